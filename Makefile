@@ -60,7 +60,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # Ledgers of money that are computed apart from the code.
 LEDGERS := tests/oracles/test_billed.py tests/oracles/test_cash.py tests/oracles/test_commitments.py tests/oracles/test_cost_metrics.py tests/oracles/test_energy.py tests/oracles/test_growth.py \
 	tests/oracles/test_hosted_money.py tests/oracles/test_hosted_rules.py tests/oracles/test_offers.py tests/oracles/test_orders.py tests/oracles/test_orders_of_pools.py \
-	tests/oracles/test_outside.py tests/oracles/test_own_prices.py tests/oracles/test_planned_and_paid.py tests/oracles/test_portfolio.py tests/oracles/test_prices.py tests/oracles/test_provider_ledgers.py tests/oracles/test_who_pays.py \
+	tests/oracles/test_outside.py tests/oracles/test_own_prices.py tests/oracles/test_planned_and_paid.py tests/oracles/test_portfolio.py tests/oracles/test_prices.py tests/oracles/test_prices_by_term.py tests/oracles/test_provider_ledgers.py tests/oracles/test_who_pays.py \
 	tests/properties/test_budgets.py tests/properties/test_electricity.py tests/properties/test_hosted_bills_by_events.py tests/properties/test_hosted_laws.py \
 	tests/properties/test_money_by_hand.py tests/properties/test_money_of_pools.py tests/properties/test_owned_machines.py tests/properties/test_one_price.py
 

@@ -27,7 +27,7 @@ PER_REPLICA = 15_000
 
 def replayed(question: Question, plan: Plan, seed: int) -> tuple[float, float]:
     """Return p95 of TTFT and TPOT [s] of a whole fleet, each replica simulated, under the load that the plan is for."""
-    replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, question))
+    replica = replica_of(spec_of_layout(plan.single.layout, question))
     demand = question.demand
     path = SamplePath(
         demand, count=PER_REPLICA * plan.single.busy_replicas, seed=seed, longest=question.max_model_len,
@@ -49,7 +49,7 @@ def report(asked: AskedFleet, seeds: int) -> None:
         answer = fleet_for(replace(asked, question=replace(asked.question, seed=seed)))
         plan = answer.choices.cheapest if answer.choices else None
         answers[
-            f"{plan.single.busy_replicas:3} x {plan.single.layout.device.name} {plan.single.layout.in_words('')}"
+            f"{plan.single.busy_replicas:3} x {plan.single.layout.device.name} {plan.single.layout.in_words()}"
             if plan
             else "none"
         ] += 1

@@ -23,7 +23,7 @@ from scipy.optimize import least_squares
 from capplan.accuracy.bounded import PROBABILITIES
 from capplan.engine.lookup import profile
 from capplan.errors import CapplanError
-from capplan.hardware.device import Efficiency
+from capplan.hardware.device import HOST, Efficiency
 from capplan.memory.capacity import stage_shares
 from capplan.model.network import Network, layer_counts
 from capplan.model.parameters import weight_bytes
@@ -129,9 +129,10 @@ def costs_of(network: Network, run: GgufRun, rates: StepRates) -> list[tuple[str
     return found
 
 
-SPARE = ("pascal", "volta", "turing", "turing-gtx", "ampere", "ada")
+SPARE = ("pascal", "volta", "turing", "turing-gtx", "ampere", "ada", HOST)
 """Families of which rows of LocalScore count: on newer ones its old llamafile runs low."""
 LEAST_BYTES = 3e9
+"""Weights of rows of LocalScore, except on processors."""
 MOST_FULL = 0.9
 """Part of a memory above which weights overflow into that of the host, silently."""
 
@@ -158,12 +159,12 @@ def row_of(row: Mapping[str, str]) -> Row | None:
         return None
     card = device(run.hardware)
     name = family_of(card)
-    if name is None or "fp32" not in card.peak_flop_per_s:
+    if name is None or card.cards or "fp32" not in card.peak_flop_per_s:
         return None
     family, network = speed_file().families[name], network_of(run)
     size = weight_bytes(network)
     if size > MOST_FULL * card.memory_bytes * run.devices or (
-        foreign and (name not in SPARE or size < LEAST_BYTES or has_experts(network))
+        foreign and (name not in SPARE or (size < LEAST_BYTES and name != HOST) or has_experts(network))
     ):
         return None
     plain, started = (costs_of(network, run, neutral_rates(network, run, start_s)) for start_s in (0.0, 1.0))
@@ -515,6 +516,7 @@ def write(
     x: Array,
     between: Array,
     fractions: Mapping[str, float],
+    processors: Mapping[str, Any],
     rows: Sequence[Row],
     intervals: Mapping[str, list[float]],
 ) -> None:
@@ -533,6 +535,7 @@ def write(
             for of, backend in sorted(counted)
             if of == name and is_known(rows, (name, backend))
         }
+        own |= {"cpu": processors["measured"]} if name == HOST else {}
         stated = family.model_dump(exclude={"backends"}, exclude_defaults=True)
         families[name] = {**stated, "backends": own}
     record = {
@@ -549,6 +552,7 @@ def write(
             "stage_ratio": round(float(np.exp(between[1])), 3),
         },
         "offload": dict(fractions),
+        "processors": processors["processors"],
         "early": {**pair("early"), "decode_attention": value[MEMORY, "early attention"]},
         "intervals": {**file.intervals, **intervals},
     }
@@ -606,7 +610,7 @@ def main(arguments: Sequence[str]) -> None:
     with Path(arguments[0]).open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     every = [found for row in table if (found := row_of(row))]
-    rows = [row for row in every if row.run.devices == 1]
+    rows = [row for row in every if row.run.devices == 1 and row.key[0] != HOST]
     several = [row for row in every if row.run.devices > 1 and is_known(rows, row.key)]
     names = names_of(rows)
     x = solved(rows, names)
@@ -624,12 +628,16 @@ def main(arguments: Sequence[str]) -> None:
         print(coverage_line(what, rows, predicted, intervals))
     print(coverage_line("several devices, device left out", several, of_several, intervals))
     fractions, intervals["offloaded"] = offload_answer([one for row in table if (one := offloaded_row(row))])
-    shipped = [name for name in names if name[1] != "localscore"]
+    from calibrate.fit_processors import NAMES, processor_answer
+
+    processors, of_processors = processor_answer([row for row in every if row.key[0] == HOST])
+    intervals |= of_processors
+    shipped = [*NAMES, *(name for name in names if name[1] != "localscore")]
     print(
         f"{len(shipped) + len(between) + len(fractions)} fitted numbers, {len({row.key for row in rows})} families and backends, {len({row.device for row in rows})} devices"
     )
     if "--score" not in arguments:
-        write(names, x, between, fractions, rows, intervals)
+        write(names, x, between, fractions, processors, rows, intervals)
 
 
 if __name__ == "__main__":

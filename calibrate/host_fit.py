@@ -140,7 +140,8 @@ def keys_of(eras: Iterable[Era]) -> frozenset[tuple[Era, str]]:
         (owner_of(era, number.name), number.name)
         for era in eras
         for number in NUMBERS
-        if number.name != "decode_excess_ratio" or generation(era) == TODAY
+        if (number.name != "decode_excess_ratio" or generation(era) == TODAY)
+        and (number.name != "prompt_token_s" or era in SECOND_VLLM)
     )
 
 

@@ -1,28 +1,36 @@
 """Models, and what others counted of them: the rows of tests/rows/families.yaml."""
 
 from dataclasses import replace
-from pathlib import Path
-
-import yaml
 
 from capplan.families.model_config import read_network
 from capplan.model.kv_cache import kv_bytes_per_token
 from capplan.model.network import Attention, Layer
+from tests.tables import rows
 
-PATH = Path(__file__).parent / "rows" / "families.yaml"
-ROWS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-COUNTED, CACHED = ROWS["counted"], ROWS["cached"]
+ROWS = rows("families")
+COUNTED, CACHED, REFUSED = ROWS["counted"], ROWS["cached"], ROWS["refused"]
 STATEFUL = [name for name, row in CACHED.items() if "states" in row]
 
 
 def config_of(name):
     """Return the config.json of a row."""
-    return (COUNTED.get(name) or CACHED[name])["config"]
+    return next(ROWS[kind][name] for kind in ("counted", "cached", "other") if name in ROWS[kind])["config"]
 
 
-def network_of(name, **changed):
+def changed(config, changes):
+    """Return a config with changed keys, in its sections too."""
+    merged = {
+        key: changed(config[key], value)
+        if isinstance(value, dict) and isinstance(config.get(key), dict)
+        else value
+        for key, value in changes.items()
+    }
+    return config | merged
+
+
+def network_of(name, **changes):
     """Return the network of a row, with changed keys."""
-    return read_network(config_of(name) | changed, name)
+    return read_network(changed(config_of(name), changes), name)
 
 
 def unread(network):

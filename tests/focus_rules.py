@@ -4,11 +4,11 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+
+from tests.tables import rows
 
 Row = Mapping[str, str]
 TYPES: Mapping[str, str] = {
@@ -22,7 +22,7 @@ TYPES: Mapping[str, str] = {
 
 @lru_cache(maxsize=1)
 def rules() -> Mapping[str, Any]:
-    return yaml.safe_load((Path(__file__).parent / "rows" / "focus_columns.yaml").read_text())
+    return rows("focus_columns")
 
 
 def columns_of(version: str) -> dict[str, Mapping[str, Any]]:

@@ -8,10 +8,7 @@ from capplan.workload.length import lognormal_sigma
 from capplan.workload.statistics import Omissions, RateSummary
 
 LATENCY = {"ttft": (0.05, 0.1, 0.5), "tpot": (0.005, 0.01, 0.05)}
-NAMES = {
-    "ttft": "vllm:time_to_first_token_seconds",
-    "tpot": "vllm:request_time_per_output_token_seconds",
-}
+NAMES = {"ttft": "vllm:time_to_first_token_seconds", "tpot": "vllm:request_time_per_output_token_seconds"}
 
 
 def shares_of(mean):

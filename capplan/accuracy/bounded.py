@@ -19,7 +19,7 @@ from capplan.assumption import Label
 from capplan.engine.left_out import LEAST_LOADS, LeftOutResult, Served
 from capplan.engine.lookup import version_key
 from capplan.engine.profile import EngineProfile
-from capplan.hardware.device import Device
+from capplan.hardware.device import HOST, Device
 from capplan.model.network import Network, layer_counts
 from capplan.numbers import Number, Spread
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
@@ -551,7 +551,9 @@ def operation_interval(
     A fitted deployment has that of its own results where it is narrower than the one of the back-test.
     """
     if operation.profile.engine == LLAMACPP:
-        kind = "offloaded" if operation.offloads else "prompt" if quantity == "ttft" else "generation"
+        kind = "prompt" if quantity == "ttft" else "generation"
+        kind = f"processor_{kind}" if operation.device.architecture == HOST else kind
+        kind = "offloaded" if operation.offloads else kind
         return interval_on(intervals, (f"{kind}/{LLAMACPP}",), operation.device)
     generation = engine_generation(operation.profile)
     label, kind, device = operation.label, operation.network_class, operation.device

@@ -362,7 +362,9 @@ def _declared(name: str, option: Option) -> Any:
 
 
 _SERVED = ("runner", "max_loras", "max_lora_rank")
-_OF_LLAMACPP = ("backend", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory")
+_OF_LLAMACPP = (
+    "backend", "n_gpu_layers", "tensor_split", "split_mode", "main_gpu", "n_cpu_moe", "host_bandwidth", "host_memory",
+)  # fmt: skip
 _LIMITS = ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "cuda_graphs", "gpu_memory_utilization")
 _REPLICA = [name for name in options_of(ServingFlags) if name not in (*_SERVED, *_OF_LLAMACPP, *_LIMITS)]
 _LIMITED = declared(

@@ -359,8 +359,8 @@ _TARGET = one_of(
 Instead = Annotated[StartedFlags, declared(StartedFlags, "Instead of what the plan names")]
 Text = Annotated[OutputFlags, o.OUTPUT.only("file")]
 _OF_REPLICA = (
-    "pipeline_parallel", "weight_dtype", "kv_dtype", "engine_version", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory", "max_model_len",
-    "max_num_seqs", "offline",
+    "pipeline_parallel", "weight_dtype", "kv_dtype", "engine_version", "n_gpu_layers", "tensor_split", "split_mode", "main_gpu", "n_cpu_moe",
+    "host_bandwidth", "host_memory", "max_model_len", "max_num_seqs", "offline",
 )  # fmt: skip
 _WITHOUT_A_PLAN = ("hardware", *_OF_REPLICA[:-1])
 Exported = Annotated[ServingFlags, o.SERVING.only(*_OF_REPLICA)]

@@ -255,6 +255,11 @@ def exported_replica(
             if launch.model.endswith(".gguf") or checkpoint
             else [f"{gguf_file(launch)} is a name: give your file with --checkpoint"]
         ),
+        *(
+            [f"cards in the order of llama-server --list-devices: {spec.device.name}"]
+            if spec.device.cards
+            else []
+        ),
         *(command_of(launch).remarks if target == LLAMACPP else ()),
     ]
     return "".join(f"{comment(line)}\n" for line in about) + text

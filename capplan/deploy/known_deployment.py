@@ -299,7 +299,12 @@ def _of_launch(launch: ReplicaLaunch, source: str, remarks: tuple[str, ...] = ()
         raise InputError(
             f"{source}: keeps weights on the host, which a scenario does not state\n  capplan estimate --launch predicts one replica"
         )
-    top: dict[str, object] = {"model": launch.model, **launch.stated}
+    if launch.tensor_split or launch.main_gpu:
+        raise InputError(
+            f"{source}: says which card has which layers, where a scenario splits a machine of cards by their memory\n  capplan estimate --launch predicts one replica"
+        )
+    said = replace(launch, main_gpu=None, gpu_layers=None)
+    top: dict[str, object] = {"model": launch.model, **said.stated}
     if launch.adapters is not None:
         top["lora"] = _lora(launch.adapters)
     if not launch.prefix_caching:

@@ -9,13 +9,14 @@ from pathlib import Path
 from capplan.deploy.launch_words import LaunchWords
 from capplan.deploy.replica_launch import SIXTEEN_BITS, NotModelledError, ReplicaLaunch, count, engine_flags
 from capplan.errors import InputError
+from capplan.hardware.device import HOST
 from capplan.model.weight_format import stored_formats
 from capplan.operators.llamacpp import ENGINE
 from capplan.readers.catalogue.models import shipped_id
 from capplan.readers.text_file import is_there
 from capplan.recorded.gguf_speeds import printed_model, printed_quant
 from capplan.replica.best_split import holds_its_sequences
-from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.spec import ReplicaSpec, card_layers, served_context_tokens
 from capplan.scenario.flags import ServingFlags
 
 OLLAMA, LM_STUDIO = "ollama", "lmstudio"
@@ -66,13 +67,15 @@ def launch_of_replica(spec: ReplicaSpec, flags: ServingFlags, file: str | None) 
         version=flags.engine_version or engine_flags(ENGINE).releases[-1],
         model=file or spec.network.name,
         weight_dtype=flags.weight_dtype or (None if file else next(iter(published), None)),
-        pipeline_parallel=flags.pipeline_parallel,
+        pipeline_parallel=int(spec.sharding.pipeline),
         kv_dtype=spec.kv_format,
         max_model_len=served_context_tokens(spec),
         max_num_seqs=flags.max_num_seqs,
         max_num_batched_tokens=flags.max_num_batched_tokens,
-        gpu_layers=held.gpu_layers if held else None,
+        gpu_layers=held.gpu_layers if held else 0 if spec.device.architecture == HOST else None,
         cpu_experts=held.cpu_experts if held else None,
+        tensor_split=",".join(map(str, card_layers(spec))) or None,
+        main_gpu=(flags.main_gpu or 0) if flags.split_mode == "none" else None,
     )
 
 
@@ -89,6 +92,14 @@ def _refuse_unsaid(launch: ReplicaLaunch) -> None:
     for what, said in refused.items():
         if said:
             raise InputError(f"{ENGINE}: {what} of the plan are not exported")
+
+
+def _refuse_cards(launch: ReplicaLaunch, target: str) -> None:
+    """Raise the error for cards that a target cannot be told apart."""
+    if launch.tensor_split or launch.main_gpu is not None:
+        raise InputError(
+            f"{target}: has no word for the layers of each card\n  --target llamacpp has, or name one card: --hardware rtx-4090"
+        )
 
 
 def gguf_file(launch: ReplicaLaunch) -> str:
@@ -123,14 +134,17 @@ def server_words(launch: ReplicaLaunch) -> tuple[list[str], dict[str, object]]:
         words += [] if launch.model.endswith(".gguf") else ["--alias", launch.model]
     cache = CACHE_WORDS.get(str(launch.kv_dtype), launch.kv_dtype)
     slots = launch.max_num_seqs
+    equal = ",".join(["1"] * launch.pipeline_parallel) if launch.pipeline_parallel > 1 else None
+    split = "layer" if launch.tensor_split or equal else None if launch.main_gpu is None else "none"
     return words, {
         "context": launch.max_model_len and launch.max_model_len * (slots or 1),
         "max_num_seqs": slots,
         "max_num_batched_tokens": launch.max_num_batched_tokens,
-        "gpu_layers": launch.gpu_layers or ALL_LAYERS,
+        "gpu_layers": ALL_LAYERS if launch.gpu_layers is None else launch.gpu_layers,
         "cpu_experts": launch.cpu_experts,
-        "split": "layer" if launch.pipeline_parallel > 1 else None,
-        "cards": ",".join(["1"] * launch.pipeline_parallel) if launch.pipeline_parallel > 1 else None,
+        "split": split,
+        "main": launch.main_gpu,
+        "cards": launch.tensor_split or equal,
         "cache_k": cache,
         "cache_v": cache,
     }
@@ -144,6 +158,7 @@ def modelfile(launch: ReplicaLaunch) -> str:
     Ollama, "Modelfile reference" (num_ctx) and "FAQ" (variables of the server): https://docs.ollama.com. num_gpu is an option of its API.
     """
     _refuse_unsaid(launch)
+    _refuse_cards(launch, "ollama")
     if launch.cpu_experts:
         raise InputError(
             "ollama: has no parameter for experts on the host\n  split whole layers: --n-gpu-layers N, or --target llamacpp"
@@ -159,7 +174,7 @@ def modelfile(launch: ReplicaLaunch) -> str:
         if not gguf_file(launch).startswith("/")
         else f"FROM {gguf_file(launch)}",
         f"PARAMETER num_ctx {launch.max_model_len}",
-        f"PARAMETER num_gpu {launch.gpu_layers or ALL_LAYERS}",
+        f"PARAMETER num_gpu {ALL_LAYERS if launch.gpu_layers is None else launch.gpu_layers}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -178,8 +193,9 @@ def lmstudio_settings(launch: ReplicaLaunch, layers: int = 1) -> str:
     LM Studio, `LLMLoadModelConfig`: https://lmstudio.ai/docs/typescript/api-reference/llm-load-model-config
     """
     _refuse_unsaid(launch)
+    _refuse_cards(launch, "lmstudio")
     cache = CACHE_WORDS.get(str(launch.kv_dtype), launch.kv_dtype)
-    on_device = layers if launch.gpu_layers is None else launch.gpu_layers - 1
+    on_device = layers if launch.gpu_layers is None else max(launch.gpu_layers - 1, 0)
     settings = {
         "contextLength": (launch.max_model_len or 0) * (launch.max_num_seqs or 1),
         "maxParallelPredictions": launch.max_num_seqs or 1,
@@ -240,12 +256,9 @@ def with_its_options(launch: ReplicaLaunch, read: LaunchWords, place: str) -> Re
 
     def number(key: str) -> int | None:
         text = said.get(key)
-        every = (
-            text in (None, "all", "auto", "-1", "0")
-            if key != "gpu_layers"
-            else text in (None, "all", "auto", "-1")
-        )
-        return None if every else count(str(text), names[key].names[0], place)
+        if text in (None, "all", "auto", "-1") or (text == "0" and key != "gpu_layers"):
+            return None
+        return 0 if text == "0" else count(str(text), names[key].names[0], place)
 
     layers, context, slots = number("gpu_layers"), number("context"), launch.max_num_seqs
     experts = number("cpu_experts")
@@ -255,9 +268,9 @@ def with_its_options(launch: ReplicaLaunch, read: LaunchWords, place: str) -> Re
         read.unmodelled.append(f"--override-tensor {said['override']} moves tensors by name")
     if said.get("split", "layer") not in ("layer", "none"):
         read.unmodelled.append(f"--split-mode {said['split']} splits matrices over devices")
-    cards = [part for part in said.get("cards", "").split(",") if part not in ("", "0")]
-    if len(set(cards)) > 1:
-        read.unmodelled.append(f"--tensor-split {said['cards']} gives devices unequal parts")
+    cards = [part for part in said.get("cards", "").replace("/", ",").split(",") if part]
+    unequal, alone = len(set(cards)) > 1, said.get("split") == "none"
+    main = 0 if said.get("main", "0") == "0" else count(said["main"], "--main-gpu", place)
     keys = read.kept(place, lambda: _cache(said.get("cache_k", "f16")))
     values = read.kept(place, lambda: _cache(said.get("cache_v", "f16")))
     if keys != values:
@@ -267,7 +280,9 @@ def with_its_options(launch: ReplicaLaunch, read: LaunchWords, place: str) -> Re
     return replace(
         launch,
         max_model_len=context and context // (slots or 1),
-        pipeline_parallel=max(len(cards), 1) if said.get("split") != "none" else 1,
+        pipeline_parallel=1 if unequal or alone else max(len(cards), 1),
+        tensor_split=said["cards"] if unequal and not alone else None,
+        main_gpu=main if alone else None,
         kv_dtype=keys,
         gpu_layers=None if layers is not None and layers >= ALL_LAYERS else layers,
         cpu_experts=experts,

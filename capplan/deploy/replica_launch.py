@@ -11,8 +11,11 @@ from typing import Any, Literal, TypeAlias
 from capplan.engine.lookup import version_key
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.fleet.search.candidates import DEGREES
+from capplan.hardware.device import engine_memory_bytes
 from capplan.model.network import LoraTerms
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
+from capplan.readers.catalogue.hardware import device
+from capplan.readers.catalogue.workstations import is_host
 from capplan.readers.plan_file import AGAIN, LaunchRow, PlanFile, StatedGroup
 from capplan.replica.speculation import CACHING
 
@@ -305,6 +308,10 @@ class ReplicaLaunch:
     """Layers that llama.cpp keeps on the device, the LM head counted as one; None: all."""
     cpu_experts: int | None = None
     """First layers whose routed experts llama.cpp keeps on the host."""
+    tensor_split: str | None = None
+    """Parts of the layers of llama.cpp for each card of a machine."""
+    main_gpu: int | None = None
+    """Card of a machine that llama.cpp runs on by itself."""
     role: Role | None = None
     """Role of a replica in a pool of its own; either where the engine is not told which."""
     unread: tuple[str, ...] = ()
@@ -331,6 +338,9 @@ class ReplicaLaunch:
             "runner": "pooling" if self.pooling else None,
             "n_gpu_layers": self.gpu_layers,
             "n_cpu_moe": self.cpu_experts,
+            "tensor_split": self.tensor_split,
+            "split_mode": None if self.main_gpu is None else "none",
+            "main_gpu": self.main_gpu,
         }
         said = {name: getattr(self, name) for name in _STATED} | renamed
         return {name: value for name, value in said.items() if value is not None}
@@ -389,8 +399,16 @@ def launch_of(
         adapters=started.adapters,
         drafts=_drafts(file, row, started, draft),
         host_cache_bytes=None if row.role == "decode" else _host_cache_bytes(file, started),
+        tensor_split=split_by_memory(row.hardware),
+        gpu_layers=0 if engine == LLAMACPP and is_host(row.hardware.partition(":")[0]) else None,
         role=None if row.role == "serve" else row.role,
     )
+
+
+def split_by_memory(hardware: str) -> str | None:
+    """Return the parts of the cards of a machine by their memory in MiB; None for a single device."""
+    cards = device(hardware).cards if "+" in hardware else ()
+    return ",".join(f"{engine_memory_bytes(card) / 2.0**20:.0f}" for card in cards) or None
 
 
 def _refuse_small_slots(file: PlanFile, row: StatedGroup, started: LaunchRow) -> None:

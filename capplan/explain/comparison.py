@@ -7,10 +7,18 @@ from functools import partial
 import numpy as np
 
 from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row
-from capplan.explain.subject import Explained, Input, Place, explained, formula_of, input_of, places_of
+from capplan.explain.subject import (
+    Explained,
+    Input,
+    Place,
+    explained,
+    formula_of,
+    group_path,
+    input_of,
+    places_of,
+)
 from capplan.explain.table import Stated
 from capplan.keys import current_day
-from capplan.money.cash import CostLine
 from capplan.money.comparison import ComparedApi, Comparison, PaidReplicas
 from capplan.money.hosted import (
     BilledClass,
@@ -20,10 +28,12 @@ from capplan.money.hosted import (
     outside_usd,
     provisioned_units,
 )
+from capplan.money.ledger import Entry
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.money.who_pays import ClassUse, by_tenant
 from capplan.questions.money.comparison import asked_comparison, asked_prices
-from capplan.questions.money.who_pays import AskedBill, PaidPlan, asked_bill, paid_plan
+from capplan.questions.money.ledger import PaidPlan, paid_plan
+from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.report.answers.compare import bill_answer, compare_answer
 from capplan.report.quantities import MONEY
 from capplan.scenario.money_terms import memory_usd_per_month
@@ -39,14 +49,16 @@ def _paid_arguments(planned: Planned, paid: PaidPlan) -> Arguments:
     """Return what the machines of the recommended plan cost, of a month or of one job, and the terms of people and overhead."""
     plan, terms = paid.plan, planned.asked.scenario.file.prices
     memory = memory_usd_per_month(planned.asked.scenario, plan) * paid.hours / HOURS_PER_MONTH
-    lines = paid.other or (CostLine("other", 0.0, "", 0.0, "scenario: prices.other"),)
+    lines = [entry for entry in paid.entries if entry.kind == "other"] or [
+        Entry("other", 0.0, "", 0.0, "scenario: prices.other")
+    ]
     return {
-        "rented_usd": lambda _: _rented(paid),
-        "host_memory_usd": lambda _: Stated(memory),
-        "overhead_fraction": lambda _: Stated(terms.overhead),
-        "stated_people_usd": lambda _: Stated(terms.people_usd_per_month),
-        "ordered_gpus": lambda _: Stated(plan.gpus),
-        "other_lines": lambda _: [
+        "rented_usd": _rented(paid),
+        "host_memory_usd": Stated(memory),
+        "overhead_fraction": Stated(terms.overhead),
+        "stated_people_usd": Stated(terms.people_usd_per_month),
+        "ordered_gpus": Stated(plan.gpus),
+        "other_lines": [
             Stated(line.usd, line.basis, "assumed" if line.basis == "assumed" else "", f"{line.what} usd")
             for line in lines
         ],
@@ -54,11 +66,11 @@ def _paid_arguments(planned: Planned, paid: PaidPlan) -> Arguments:
 
 
 def _rented(paid: PaidPlan) -> Stated:
-    if paid.of_job:
+    if paid.plan.is_of_job:
         job = paid.plan.money.usd_per_job if paid.plan.money else None
         return Stated(job, "explain usd_per_job", paid.plan.groups[0].label, "usd_per_job")
     if paid.mix is not None:
-        return Stated(usd_per_month(paid.mix.usd_per_hour), "explain commitments.usd_per_month")
+        return Stated(usd_per_month(paid.mix.mix.usd_per_hour), "explain commitments.usd_per_month")
     return Stated(paid.plan.usd_per_month)
 
 
@@ -96,20 +108,20 @@ def _bill_arguments(
 
     return {
         **_paid_arguments(planned, paid),
-        "all_replica_s": lambda _: Stated(sum(share.use.replica_s for share in bill.shares), label=label),
-        "busy_usd": lambda _: Stated(sum(pool.busy_usd for pool in bill.pools), label=label),
+        "all_replica_s": Stated(sum(share.use.replica_s for share in bill.shares), label=label),
+        "busy_usd": Stated(sum(pool.busy_usd for pool in bill.pools), label=label),
         "class_decode_s": lambda place: Stated(use(place).decode_s, label=label),
         "class_prefill_s": lambda place: Stated(use(place).prefill_s, label=label),
         "class_traffic": traffic,
         "class_users": lambda place: Stated(use(place).users),
         "conversation_requests": lambda place: Stated(use(place).requests_per_conversation),
         "group_busy": busy,
-        "group_cost_fraction": lambda _: [Stated(each) for each in paid.group_fractions],
-        "classes_outside": lambda _: [Stated(share.use.outside_usd, name=f"{share.use.name} usd") for share in bill.shares],
+        "group_cost_fraction": [Stated(each) for each in paid.group_fractions],
+        "classes_outside": [Stated(share.use.outside_usd, name=f"{share.use.name} usd") for share in bill.shares],
         "tenant_classes": of_tenant,
         "paid_hours": lambda place: Stated(numbers[place]),
-        "paid_replica_s": lambda _: Stated(None, f"{sum(asked.group_gpus):.4g} GPUs that are paid for, spares included, mean over the time, by the GPUs of a replica"),
-        "waiting_usd": lambda _: Stated(bill.idle_usd, label=label),
+        "paid_replica_s": Stated(None, f"{sum(asked.group_gpus):.4g} GPUs that are paid for, spares included, mean over the time, by the GPUs of a replica"),
+        "waiting_usd": Stated(bill.idle_usd, label=label),
     }  # fmt: skip
 
 
@@ -117,7 +129,7 @@ def bill_group(planned: Planned) -> Group:
     """Return what `capplan bill` prints; the order is explained as a number of the plan."""
     asked = asked_bill(planned.asked, planned.answer, current_day())
     result = bill_answer(asked, planned.asked.scenario, None).result
-    left = ("order", "charges", "rates")
+    left = ("order", "charges", "rates", "prices_by_term")
     numbers = {place: value for place, value in places_of(result) if place[0] not in left}
     given = _bill_arguments(planned, asked, _paid(planned), numbers)
     groups = planned.plan.groups
@@ -150,7 +162,7 @@ def comparison_group(planned: Planned) -> Group:
 
 def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments:
     own, sold, plan = comparison.own, comparison.terms.provisioned, planned.plan
-    served = dict(enumerate(plan.groups if plan.is_mix else plan.groups[:1]))
+    served = dict(enumerate(plan.receiving))
 
     def api(place: Place) -> ComparedApi:
         return comparison.apis[int(place[1]) if place[0] == "apis" else 0]
@@ -165,9 +177,11 @@ def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments
         ]
 
     def other(place: Place) -> float:
-        support = own.other_usd("machines") / own.machines_usd if own.machines_usd else 0.0
         machines_usd = sum(each.usd_of(count) for each, count in carried(place))
-        return own.usd_of_requests(even(place)) + own.other_usd("nothing") + support * machines_usd
+        others = [entry for entry in own.entries if entry.kind == "other"]
+        fixed = sum(entry.usd for entry in others if entry.grows_with == "nothing")
+        support = sum(entry.usd_each for entry in others if entry.grows_with == "machines")
+        return own.usd_of_requests(even(place)) + fixed + support * machines_usd
 
     def outside(_: Place) -> list[Stated]:
         return [
@@ -180,21 +194,21 @@ def _comparison_arguments(planned: Planned, comparison: Comparison) -> Arguments
         return Stated(provisioned_units(api(place).traffic, api(place).price, comparison.terms))
 
     def of_group(at: int, key: str) -> str:
-        return f"explain {key}" if len(plan.groups) == 1 else f"explain groups[{at}].{key}"
+        return f"explain {group_path(plan, at)}{key}"
 
     return {
         **_paid_arguments(planned, _paid(planned)),
         "classes_outside": outside,
-        "group_request_rate": lambda _: [Stated(group.request_rate_per_replica, of_group(at, "request_rate_per_replica"), group.label) for at, group in served.items()],
-        "group_busy_replicas": lambda _: [Stated(group.busy_replicas, f"{of_group(at, 'replicas')}, without spares") for at, group in served.items()],
+        "group_request_rate": [Stated(group.request_rate_per_replica, of_group(at, "request_rate_per_replica"), group.label) for at, group in served.items()],
+        "group_busy_replicas": [Stated(group.busy_replicas, f"{of_group(at, 'replicas')}, without spares") for at, group in served.items()],
         "provisioned_units": units,
-        "provisioned_price": lambda _: Stated(0.0 if sold is None else sold.price),
-        "provisioned_hours": lambda _: Stated(comparison.traffic[0].hours),
-        "cheapest_api_usd": lambda _: Stated(comparison.apis[0].bill.usd),
-        "cheapest_api_outside_usd": lambda _: Stated(comparison.apis[0].bill.outside_usd),
-        "own_usd": lambda _: Stated(own.usd_today),
-        "own_outside_usd": lambda _: Stated(own.outside_usd),
-        "priced_machines_usd": lambda _: Stated(own.machines_usd * (1.0 + own.terms.overhead) + own.other_usd("machines")),
+        "provisioned_price": Stated(0.0 if sold is None else sold.price),
+        "provisioned_hours": Stated(comparison.traffic[0].hours),
+        "cheapest_api_usd": Stated(comparison.apis[0].bill.usd),
+        "cheapest_api_outside_usd": Stated(comparison.apis[0].bill.outside_usd),
+        "own_usd": Stated(own.usd_today),
+        "own_outside_usd": Stated(own.outside_usd),
+        "priced_machines_usd": Stated(own.machines_usd + own.beside_usd("machines")),
         "even_rate_limit": lambda place: [Stated(each.request_rate) for each, _ in carried(place)],
         "even_replicas": lambda place: [Stated(count) for _, count in carried(place)],
         "even_machines_usd": lambda place: [Stated(each.usd_of(count)) for each, count in carried(place)],

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from capplan.errors import Reason, unknown
+from capplan.errors import unknown
 from capplan.explain.subject import (
     Explained,
     Input,
@@ -23,12 +23,9 @@ from capplan.explain.subject import (
 )
 from capplan.explain.table import Stated, arguments, end_of_whole, formula_in, tabled
 from capplan.fleet.plan import Plan, paid_by_the_gpu
-from capplan.fleet.pools.joint import AS_PREDICTED, demanded_of
-from capplan.fleet.pools.sizing import pools_sizing
-from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.commitments import HOURS_PER_YEAR, named_offers
 from capplan.money.price import HOURS_PER_MONTH, SIDES
-from capplan.questions.fleet import terms_of
+from capplan.questions.plans.facts import phase_facts
 from capplan.report.quantities import (
     ACCURACY,
     METHODOLOGY,
@@ -69,13 +66,13 @@ def of_an_order(explain: Callable[[str], Explained]) -> Explained:
 def per_thousand_requests(of: Subject, explain: Callable[[str], Explained]) -> Explained:
     """Explain the cost of a thousand requests: of a job, or of an hour at the mean load."""
     quantity = "usd_per_thousand_requests"
-    demand, value = of.trial.demand, of.numbers[quantity]
+    demand, value = of.facts.demand, of.numbers[quantity]
     if "usd_per_job" in of.numbers:
         job = explain("usd_per_job")
         requests = sum((item.job_requests or 0.0) / item.sequences_per_request for item in demand.classes)
         asked = input_of("n", "requests", requests, "config", "scenario: traffic, requests of the job")
         return explained(quantity, value, "1000 c / n", (job.input("c"), asked), MONEY, steps=(job,))
-    hourly, rate = explain("usd_per_hour"), mean_requests_per_s(demand, of.latencies.responses_s)
+    hourly, rate = explain("usd_per_hour"), of.facts.mean_requests_per_s
     source = "scenario: traffic, mean over the hours that are paid for"
     inputs = (hourly.input("h"), input_of("r", "request_rate", rate, "config", source))
     return explained(quantity, value, "1000 h / (3600 r)", inputs, MONEY, steps=(hourly,))
@@ -240,34 +237,25 @@ class PoolsSubject(GroupsSubject):
             return self._replicas(at, quantity)
         if key in _COUNTED:
             return self._simulated(quantity, f"{_COUNTED[key]}, {_SIMULATED}")
-        layout = (
-            f"the pools {pool.layout.in_words(pool.weight_dtype)}, the cheapest pair that meets the targets"
-        )
+        layout = f"the pools {pool.layout.in_words()}, the cheapest pair that meets the targets"
         formula = "of the pair of layouts and counts that meets the targets at the least cost"
         chosen = input_of("", quantity, value, "derived", layout)
         return explained(quantity, value, formula, (chosen,), PHASES)
 
     def _replicas(self, at: int, quantity: str) -> Explained:
         """Explain the size of a pool: what its phase takes by itself, from time in steps to headroom, slow replicas and spares."""
-        pool, terms = self.plan.groups[at], terms_of(self.asked)
-        sizing = pools_sizing(self.asked.question, self.plan, terms, self.asked.cache)
-        assert not isinstance(sizing, Reason)
+        pool, facts = self.plan.groups[at], phase_facts(self.asked, self.plan, at)
         assert pool.busy_fraction is not None
-        question = sizing.question
-        pace = sizing.contender.slowness(question).quantile(question.slo.confidence)
-        with_headroom, slower = demanded_of(terms.headroom_fraction, pace)
         simulated = "this phase by itself, simulated"
         rows: list[tuple[str, str, float | None, str]] = []
         if pool.role == "prefill":  # a decode replica is in a step whenever it has a request, however few
             busy = pool.busy_replicas * pool.busy_fraction
             rows.append(("b", "time in steps", busy, f"explain groups[{at}].busy_fraction"))
-        for symbol, words, demanded in (
-            ("n", "as predicted, at the peak", (1.0, AS_PREDICTED)),
-            ("h", f"with headroom of {terms.headroom_fraction:.0%}", with_headroom),
-            ("c", f"with steps {pace[at]:.2f} times as long", slower),
-        ):
-            alone = sizing.contender.alone_if((demanded,))
-            rows.append((symbol, words, alone[at] if alone else None, simulated))
+        rows += [
+            ("n", "as predicted, at the peak", facts.at_peak, simulated),
+            ("h", f"with headroom of {pool.headroom_fraction:.0%}", facts.with_headroom, simulated),
+            ("c", f"with steps {facts.slowness:.2f} times as long", facts.slower, simulated),
+        ]
         rows.append(("s", "spare replicas", pool.spare_replicas, "scenario: fleet.survive"))
         inputs = [
             Input(symbol, words, value, "-", "derived", source) for symbol, words, value, source in rows
@@ -281,7 +269,7 @@ class PoolsSubject(GroupsSubject):
         """Explain what the simulation of both pools says."""
         value = self.numbers[quantity]
         if quantity == "draft_tokens":
-            layout = self.plan.groups[1].layout.in_words(self.plan.groups[1].weight_dtype)
+            layout = self.plan.groups[1].layout.in_words()
             source = f"scenario: speculation.draft_tokens, or the best number for the decode replicas {layout} at their usual batch"
             drafts = input_of("d", quantity, value, "derived", source)
             return explained(quantity, value, "d", (drafts,), PHASES)

@@ -6,65 +6,43 @@ from functools import partial
 import numpy as np
 
 from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row, busy_of, no_number
-from capplan.explain.subject import (
-    Explained,
-    Place,
-    explained,
-    formula_of,
-    input_of,
-    places_of,
-)
+from capplan.explain.subject import Explained, Place, explained, formula_of, group_path, input_of, places_of
 from capplan.explain.table import Stated, stated_input
-from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import Group as PlanGroup
 from capplan.fleet.plan import Plan
-from capplan.fleet.search.one_layout import is_searched_at_other_rates
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
 from capplan.money.energy import Energy, Servers, occupied_fraction
+from capplan.money.ledger import cost_lines
 from capplan.money.price import HOURS_PER_MONTH
-from capplan.questions.fleet import parts_of, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix
+from capplan.questions.fleet import parts_of
 from capplan.questions.money.energy import asked_energy, asked_growth, price_decline
-from capplan.questions.money.who_pays import total_cost
+from capplan.questions.money.ledger import ledger_of, plan_mix, term_prices
+from capplan.questions.plans.facts import demand_of_plan
 from capplan.report.answer import row_of
-from capplan.report.answers.fleet_money import commitments_result, total_result
+from capplan.report.answers.fleet_money import commitments_result, term_rows, total_result
 from capplan.report.answers.fleet_outlook import energy_result, growth_result
 from capplan.report.quantities import MONEY
 from capplan.scenario.scenario_file import Power
-from capplan.scenario.traffic import rate_line
 from capplan.serving.steady_state import replicas_over_time
-
-
-def _path(plan: Plan, at: int) -> str:
-    """Return where the numbers of a group of a plan stand; a plan of one group has them itself."""
-    return f"groups[{at}]." if len(plan.groups) > 1 else ""
-
-
-def _mix(planned: Planned) -> AskedMix | None:
-    scenario, plan = planned.asked.scenario, planned.plan
-    line = rate_line(scenario, plan.responses_s)
-    return asked_mix(scenario, plan, line, replicas_by_group(planned.asked, plan))
 
 
 def demand_group(planned: Planned) -> Group:
     """Return the peak and the mean of the traffic that the plan is for."""
     demand, responses_s = planned.asked.question.demand, planned.plan.responses_s
-    numbers = dict(places_of(asdict(planned_demand(demand, responses_s))))
+    numbers = dict(places_of(asdict(demand_of_plan(planned.asked, planned.plan))))
     rates = zip(demand.classes, demand.rates_of_classes(responses_s), strict=True)
     classes = [(f"{item.name} ", item.mean_rate_fraction, rate) for item, rate in rates]
     given: Arguments = {
-        "class_rate": lambda _: [Stated(rate, name=f"{name}request_rate") for name, _, rate in classes],
-        "class_mean_fraction": lambda _: [
-            Stated(part, name=f"{name}mean_rate_fraction") for name, part, _ in classes
-        ],
+        "class_rate": [Stated(rate, name=f"{name}request_rate") for name, _, rate in classes],
+        "class_mean_fraction": [Stated(part, name=f"{name}mean_rate_fraction") for name, part, _ in classes],
     }
     return Group(numbers, NextToPlan("demand", numbers, given).explain)
 
 
 def total_cost_group(planned: Planned) -> Group:
     """Return every line of what the recommended plan costs."""
-    mix = _mix(planned)
-    lines = total_cost(planned.asked, planned.plan, mix.mix if mix else None)
+    mix = plan_mix(planned.asked, planned.plan)
+    lines = cost_lines(ledger_of(planned.asked, planned.plan, mix.mix if mix else None))
     numbers = dict(places_of(total_result(lines)))
 
     def quantity(place: Place) -> Stated:
@@ -79,9 +57,30 @@ def total_cost_group(planned: Planned) -> Group:
     return Group(numbers, NextToPlan("total_cost", numbers, given).explain)
 
 
+def prices_by_term_group(planned: Planned) -> Group:
+    """Return the public prices of the GPUs of the recommended plan by term."""
+    terms = term_prices(planned.asked.scenario, planned.plan)
+    numbers = dict(places_of(term_rows(terms)))
+
+    def offer(place: Place) -> Stated:
+        term = terms[int(place[0])]
+        ends = {"lowest": term.price.lowest, "highest": term.price.highest}
+        record = ends.get(str(place[1]).partition("_")[0]) or term.price.records[0]
+        counted = "by its discount, on the median price on demand; " if record in term.discounted else ""
+        source = f"{record.provider}, {record.date or 'date unknown'}: {counted}{record.source}"
+        return Stated(record.usd_per_hour, source, "spec" if record.quality == "list" else "assumed")
+
+    given: Arguments = {
+        "term_price": offer,
+        "term_hours": lambda place: Stated(terms[int(place[0])].hours),
+        "paid_gpus": lambda place: Stated(terms[int(place[0])].gpus),
+    }
+    return Group(numbers, NextToPlan("prices_by_term", numbers, given).explain)
+
+
 def commitments_group(planned: Planned) -> Group:
     """Return the mix of the recommended plan that `capplan fleet` prints, where the scenario names commitments."""
-    asked = _mix(planned)
+    asked = plan_mix(planned.asked, planned.plan)
     if asked is None:
         return Group({}, no_number)
     result = commitments_result((asked,))
@@ -111,7 +110,7 @@ def _commitment_arguments(plan: Plan, mix: Mix) -> Arguments:
         return Stated(getattr(offer(place), f"{end}_ratio"), f"{end}est offer of {of}", name=f"{end}_ratio")
 
     def gpus(place: Place) -> Stated:
-        where = f"explain {_path(plan, part(place).group)}gpus_per_replica"
+        where = f"explain {group_path(plan, part(place).group)}gpus_per_replica"
         return Stated(part(place).devices, where)
 
     return {
@@ -123,8 +122,8 @@ def _commitment_arguments(plan: Plan, mix: Mix) -> Arguments:
         "offer_ratio": ratio,
         "committed_hours": lambda place: Stated(HOURS_PER_YEAR if place[-1] == "usd_per_year" else HOURS_PER_MONTH),
         "pure_usd_per_hour": lambda place: Stated(mix.pure[int(place[1])][1], f"every replica by its share of the time, {source(place)}"),
-        "people_of_owned": lambda _: Stated(mix.people_usd_per_hour * HOURS_PER_MONTH),
-        "load_curve": lambda _: Stated(None),
+        "people_of_owned": Stated(mix.people_usd_per_hour * HOURS_PER_MONTH),
+        "load_curve": Stated(None),
     }  # fmt: skip
 
 
@@ -147,7 +146,7 @@ _POWER, _TRAFFIC = "scenario: energy", "scenario: traffic"
 
 def energy_group(planned: Planned) -> Group:
     """Return the energy that `capplan fleet` prints, where the scenario asks for it."""
-    energy, *_ = asked_energy(planned.asked, planned.plan) or (None,)
+    energy, *_ = asked_energy(planned.asked, planned.plan)
     if energy is None:
         return Group({}, no_number)
     numbers = dict(places_of(energy_result(energy)))
@@ -184,9 +183,9 @@ def _energy_arguments(planned: Planned, energy: Energy) -> Arguments:
         **row_of(terms, "usd_per_kwh kg_co2_per_kwh rack_limit_watts"),
     }
     return {
-        **{name: partial(lambda value, _: Stated(value), value) for name, value in values.items()},
-        "mean_output_tokens_per_s": lambda _: Stated(energy.output_tokens_per_s, f"{_TRAFFIC}, output tokens at the mean load"),
-        "mean_total_tokens_per_s": lambda _: Stated(energy.output_tokens_per_s + energy.input_tokens_per_s, f"{_TRAFFIC}, input and output tokens at the mean load"),
+        **{name: Stated(value) for name, value in values.items()},
+        "mean_output_tokens_per_s": Stated(energy.output_tokens_per_s, f"{_TRAFFIC}, output tokens at the mean load"),
+        "mean_total_tokens_per_s": Stated(energy.output_tokens_per_s + energy.input_tokens_per_s, f"{_TRAFFIC}, input and output tokens at the mean load"),
         "phase_watts": phase,
         "server_gpus": lambda _: server_gpus(),
         "servers": lambda place: Stated(server(place).count),
@@ -217,9 +216,7 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
     at = next((at for at, (name, _) in enumerate(named) if name and phase["phase"].startswith(name)), -1)
     group = plan.groups[at]
     name = "concurrency_per_replica"
-    source = (
-        f"explain {_path(plan, at % len(plan.groups))}{name}; of each hour, by its rate over that of the peak"
-    )
+    source = f"explain {group_path(plan, at % len(plan.groups))}{name}; of each hour, by its rate over that of the peak"
     load = input_of("N", name, group.concurrency_per_replica, group.label, source)
     return explained("time_fraction", phase["time_fraction"], formula, (load,), MONEY)
 
@@ -227,7 +224,7 @@ def _time_fraction(planned: Planned, energy: Energy, position: int) -> Explained
 def growth_group(planned: Planned) -> Group:
     """Return the months to come that `capplan fleet` prints, where the scenario states a growth."""
     scenario = planned.asked.scenario
-    growth = asked_growth(planned.asked, planned.plan, rate_line(scenario, planned.plan.responses_s))
+    growth = asked_growth(planned.asked, planned.plan)
     numbers = dict(places_of(growth_result(growth)))
     plan = planned.plan
 
@@ -239,15 +236,15 @@ def growth_group(planned: Planned) -> Group:
         return Stated(row.value, row.source, row.label)
 
     given: Arguments = {
-        "peak_today": lambda _: Stated(plan.peak_requests_per_s),
+        "peak_today": Stated(plan.peak_requests_per_s),
         "traffic_ratio": lambda place: Stated(scenario.growth[int(place[1])]),
-        "layout_gpus": lambda _: Stated(plan.groups[0].layout.devices),
+        "layout_gpus": Stated(plan.groups[0].layout.devices),
         "before_gpus": before,
         "month_usd_per_hour": lambda place: Stated(
             plan.resized([busy_of(plan.groups[0], int(numbers[(*place[:-1], "replicas")]))]).usd_per_hour
         ),
-        "hours": lambda _: Stated(HOURS_PER_MONTH),
-        "price_decline": lambda _: Stated(price_decline(scenario)),
+        "hours": Stated(HOURS_PER_MONTH),
+        "price_decline": Stated(price_decline(scenario)),
     }
     of = NextToPlan("growth", numbers, given, plan.groups[0].label, of_groups=len(plan.groups) > 1)
     return Group(numbers, partial(_grown, planned, of))
@@ -271,8 +268,8 @@ def _grown(planned: Planned, of: NextToPlan, place: Place, value: float) -> Expl
 
 def _replicas(planned: Planned, row: Row, at: int, value: float) -> Explained:
     asked, group = planned.asked, planned.plan.groups[at]
-    part = parts_of(asked, planned.plan)[at][0] if planned.plan.is_mix else asked
-    if is_searched_at_other_rates(group, part.question.demand):
+    part, _ = parts_of(asked, planned.plan)[at]
+    if group.is_searched_at_other_rates(part.scenario.classes):
         return _searched_replicas(group, row, value)
     carried = group.planned_request_rate_limit_per_replica
     spares = group.spares_for(int(replicas_over_time(np.array([row.value("request_rate")]), carried)[0]))

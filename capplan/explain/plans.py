@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
 from typing import TypeAlias
 
-from capplan.errors import InputError, Reason, unknown
+from capplan.errors import unknown
 from capplan.explain import money
 from capplan.explain.money import MixSubject, PoolsSubject
 from capplan.explain.subject import (
@@ -39,12 +39,9 @@ from capplan.explain.table import (
 )
 from capplan.fleet.plan import Certainty, FleetAnswer, Plan
 from capplan.fleet.plan import Group as PlanGroup
-from capplan.fleet.search.cheapest import Sized
-from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.search.recommended import plan_of
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
-from capplan.questions.plans.plan_file import layout_of
+from capplan.questions.plans.facts import sized_as
 from capplan.questions.plans.plan_row import certainty_row
 from capplan.report.answers.fleet_words import next_steps_result
 from capplan.report.quantities import CHOSEN, METHODOLOGY, quantity_of
@@ -92,7 +89,7 @@ def explained_quantity(of: AnySubject, quantity: str) -> Explained:
 
 def _chosen(of: Subject, quantity: str) -> Explained:
     """Explain what the search chose rather than worked out: parallelism, drafts."""
-    value, layout = of.numbers[quantity], of.plan.single.layout.in_words(of.plan.single.weight_dtype)
+    value, layout = of.numbers[quantity], of.plan.single.layout.in_words()
     source = f"the layout {layout}, chosen among all that meet the targets"
     return explained(
         quantity, value, CHOSEN, (input_of("", quantity, value, "derived", source),), METHODOLOGY
@@ -160,7 +157,8 @@ def no_number(place: Place, _value: float) -> Explained:
     raise KeyError(place)
 
 
-Arguments: TypeAlias = Mapping[str, Callable[[Place], Stated | list[Stated]]]
+Given: TypeAlias = Stated | list[Stated]
+Arguments: TypeAlias = Mapping[str, Given | Callable[[Place], Given]]
 """Argument that no number of an answer is -> its value for the number at a place; a list of the values that a formula adds up."""
 
 
@@ -193,7 +191,8 @@ class NextToPlan:
     def inputs(self, place: Place, name: str, letter: str) -> list[Input]:
         """Return one argument of a number: several inputs if the formula adds them up."""
         if name in self.given:
-            return stated_inputs(name, letter, self.given[name](place))
+            given = self.given[name]
+            return stated_inputs(name, letter, given(place) if callable(given) else given)
         rows, _, key = name.partition("[].")
         if key:
             found = sorted(int(at[1]) for at in self.numbers if at[0] == rows and at[2:] == (key,))
@@ -230,7 +229,7 @@ def certainty_group(planned: Planned) -> Group:
     """Return the cheapest fleet at each confidence."""
     fleets = planned.answer.certainty
     subjects = {
-        name_of(("certainty", place)): cache(partial(sized_for, planned.asked, row))
+        name_of(("certainty", place)): cache(partial(_sized, planned.asked, row))
         for place, row in enumerate(fleets)
         if row.has_layout
     }
@@ -258,25 +257,8 @@ def _certain(
     return of_plan(group, subjects[group](), key)
 
 
-def sized_for(asked: AskedFleet, row: Certainty) -> Subject:
-    """Return the plan of the cheapest fleet at one confidence, as one that has to be that sure."""
-    slo = replace(asked.question.slo, confidence=row.confidence)
-    surer = replace(
-        asked,
-        question=replace(asked.question, slo=slo),
-        scenario=replace(asked.scenario, slo=replace(asked.scenario.slo, confidence=row.confidence)),
-    )
-    terms = terms_of(surer)
-    assert row.weight_dtype is not None
-    assert row.replicas is not None
-    assert row.gpus is not None
-    busy = row.replicas - (row.spare_replicas or 0)
-    trial = trial_of(surer.question, layout_of(row, None, asked), row.weight_dtype, terms)
-    if isinstance(trial, Reason):
-        raise InputError(
-            f"the layout of {row.gpus} x {row.hardware} no longer serves the model: {trial.words}"
-        )
-    return Subject(surer, plan_of(Sized(trial, busy, row.gpus), terms), trial)
+def _sized(asked: AskedFleet, row: Certainty) -> Subject:
+    return Subject(*sized_as(asked, row))
 
 
 def next_steps_group(planned: Planned) -> Group:
@@ -290,26 +272,16 @@ def next_steps_group(planned: Planned) -> Group:
     for place, step in enumerate(steps.surer):
         if step.gpus is not None:
             replicas = step.gpus // group.gpus_per_replica
-            size = Certainty(
-                step.confidence,
-                plan.hardware,
-                step.gpus,
-                step.usd_per_month,
-                gpus_per_replica=group.gpus_per_replica,
-                replicas=replicas,
-                spare_replicas=group.spares_among(replicas),
-                **group.layout.degrees,
-                weight_dtype=plan.weight_dtype,
-                kv_dtype=plan.kv_dtype,
-            )
-            subjects[name_of(("next_steps", "surer", place))] = cache(partial(sized_for, planned.asked, size))
+            spares, usd = group.spares_among(replicas), step.usd_per_month
+            size = Certainty.of_layout(step.confidence, group.layout, replicas, spares, usd)
+            subjects[name_of(("next_steps", "surer", place))] = cache(partial(_sized, planned.asked, size))
 
     given = {
         **_sizing(planned),
         "sized_confidence": lambda place: Stated(numbers[place]),
-        "ordered_gpus": lambda _: Stated(plan.gpus),
-        "plan_usd_per_month": lambda _: Stated(plan.usd_per_month, label=plan.single.label),
-        "hours": lambda _: Stated(HOURS_PER_MONTH),
+        "ordered_gpus": Stated(plan.gpus),
+        "plan_usd_per_month": Stated(plan.usd_per_month, label=plan.single.label),
+        "hours": Stated(HOURS_PER_MONTH),
         "size_usd_per_hour": lambda place: Stated(None if place[0] == "unmeasured" else _usd_per_hour(plan, steps.as_predicted.gpus)),
     }  # fmt: skip
     of = NextToPlan("next_steps", numbers, given, plan.single.label)
@@ -338,9 +310,9 @@ def _sizing(planned: Planned) -> Arguments:
     """Return what the number of replicas follows from: the peak, headroom, spares."""
     terms, plan = terms_of(planned.asked), planned.plan
     return {
-        "request_rate": lambda _: Stated(plan.peak_requests_per_s, label="derived"),
-        "headroom_fraction": lambda _: Stated(terms.headroom_fraction),
-        "stated_spare_replicas": lambda _: Stated(plan.groups[0].spare_replicas, f"scenario: {terms.survive.key}"),
+        "request_rate": Stated(plan.peak_requests_per_s, label="derived"),
+        "headroom_fraction": Stated(terms.headroom_fraction),
+        "stated_spare_replicas": Stated(plan.groups[0].spare_replicas, f"scenario: {terms.survive.key}"),
     }  # fmt: skip
 
 
@@ -353,7 +325,7 @@ def tight_target_group(planned: Planned) -> Group:
     numbers |= places_of(asdict(tight))
     given = {
         **_sizing(planned),
-        "slo_limit": lambda _: Stated(tight.limit_s, f"scenario: slo.{tight.target}"),
+        "slo_limit": Stated(tight.limit_s, f"scenario: slo.{tight.target}"),
         "looser_limit": lambda place: Stated(numbers[place]),
     }
     return Group(numbers, NextToPlan("tight_target", numbers, given, planned.plan.groups[0].label).explain)

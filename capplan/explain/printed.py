@@ -11,6 +11,7 @@ from capplan.explain.outlook import (
     demand_group,
     energy_group,
     growth_group,
+    prices_by_term_group,
     total_cost_group,
 )
 from capplan.explain.plans import (
@@ -26,6 +27,7 @@ from capplan.explain.plans import (
 )
 from capplan.explain.simulated import simulation_group
 from capplan.explain.subject import Explained, labelled, listed_path, name_of
+from capplan.questions.money.ledger import term_prices
 from capplan.report.answer import Answer, Table, columns, row_of
 from capplan.report.answers.fleet_words import next_steps_result, purchase_text
 from capplan.report.quantities import plan_path, unexplained
@@ -39,6 +41,7 @@ GROUPS: Mapping[str, Callable[[Planned], Group]] = {
     "tight_target": tight_target_group,
     "demand": demand_group,
     "total_cost": total_cost_group,
+    "prices_by_term": prices_by_term_group,
     "energy": energy_group,
     "growth": growth_group,
     "commitments": commitments_group,
@@ -58,6 +61,7 @@ def groups_of(planned: Planned) -> tuple[str, ...]:
         "next_steps": next_steps_result(answer) is not None,
         "tight_target": answer.tight is not None,
         "total_cost": planned.plan.usd_per_month is not None,
+        "prices_by_term": bool(term_prices(scenario, planned.plan)),
         "energy": scenario.file.energy is not None,
         "growth": bool(scenario.growth),
         "commitments": scenario.file.commitments is not None,

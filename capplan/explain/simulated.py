@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 from capplan.explain.plans import Arguments, Group, NextToPlan, Planned
 from capplan.explain.subject import Explained, Input, Place, explained, input_of, name_of, places_of
 from capplan.explain.table import Stated
-from capplan.fleet.load.waits import waits_of
-from capplan.fleet.simulation import FleetOutcome, arrived_in, finished_in, goodput_limits, request_columns
+from capplan.fleet.simulation import FleetOutcome, goodput_limits
 from capplan.library.simulated_fleet import Simulation, SimulationRecords, simulation
 from capplan.numbers import Array
 from capplan.report.quantities import SIMULATION, quantity_of
-from capplan.serving.outcome import slo_met
 
 _SPREADS = ("ttft_s", "tpot_s", "e2e_s", "queue_s")
-_COLUMNS = (*_SPREADS, "status", "arrival_s", "input_tokens", "output_tokens", "class_index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +39,11 @@ class _Run:
 
     def requests_of(self, place: Place, *, finished: bool = False) -> NDArray[np.intp]:
         """Return the positions of the requests of a class, or of all, that arrived, or finished, in the measured time."""
-        in_time = finished_in if finished else arrived_in
-        counted = in_time(self.columns, self.outcome.from_s, self.outcome.until_s)
+        counted = self.outcome.requests.done if finished else self.outcome.requests.seen
         if place[0] == "classes":
-            counted &= self.columns["class_index"] == list(self.outcome.classes).index(str(place[1]))
+            counted = counted & (
+                self.columns["class_index"] == list(self.outcome.classes).index(str(place[1]))
+            )
         return np.flatnonzero(counted)
 
     def with_latency(self, place: Place) -> NDArray[np.intp]:
@@ -73,8 +71,7 @@ def simulation_group(planned: Planned) -> Group:
         for place, value in places_of(run.answer.result)
         if quantity_of(name_of(("simulate", *_inner(place))))
     }
-    parts = run.outcome.parts
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    columns = dict(run.outcome.requests.columns)
     if planned.asked.scenario.pooled:  # a prompt that is pooled has no output
         columns["output_tokens"] = np.zeros_like(columns["output_tokens"])
     found = _Run(run, numbers, columns)
@@ -114,7 +111,7 @@ def _arguments(run: _Run) -> Arguments:
 
     return {
         "run": lambda place: Stated(run.numbers[place], label=run.label, name=str(place[-1])),
-        "gaps": lambda _: Stated(None, label=run.label),
+        "gaps": Stated(None, label=run.label),
         "run_requests": lambda place: Stated(len(latencies(place))),
         "run_sum": lambda place: Stated(float(latencies(place).sum()), label=run.label, name=str(place[-2])),
         "quantile_fraction": lambda place: Stated(_fraction(place)),
@@ -158,13 +155,9 @@ def _of_request(run: _Run, metric: str, at: int) -> Explained:
 
 def _good(run: _Run, rows: NDArray[np.intp]) -> Stated:
     slo = run.simulation.chosen.asked.scenario.slo
-    waits = waits_of(run.simulation.chosen.asked.question.demand.classes)
-    met = np.concatenate(
-        [slo_met(part, **goodput_limits(slo, request_columns([part], waits))) for part in run.outcome.parts]
-    )
     limits = goodput_limits(slo).items()
     stated = ", ".join(f"{name} {limit:g}" for name, limit in limits if np.isfinite(limit))
-    if waits.are_unlike:
+    if run.outcome.seen is not None:
         stated += ", later for classes that wait less outside"
-    good = int(np.count_nonzero(met[rows]))
+    good = int(np.count_nonzero(run.outcome.requests.met[rows]))
     return Stated(good, f"finished within {stated or 'no limit'}", run.label)

@@ -9,18 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from capplan.errors import InputError, Reason
+from capplan.errors import InputError
 from capplan.fleet.plan import Plan
-from capplan.fleet.search.cheapest import Terms
-from capplan.fleet.search.latencies import Latencies
-from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.search.trial import Trial
 from capplan.memory.layer_groups import held_state_bytes
 from capplan.memory.plan import MemoryPlan
 from capplan.model.kv_cache import kv_bytes_per_token
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.money.price import ChosenPrice
-from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.plans.facts import ReplicaFacts, replica_facts
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
@@ -246,6 +243,11 @@ def plan_places(plan: Plan) -> Iterator[tuple[Place, float]]:
     return places_of({**row, "groups": groups, "order": order})
 
 
+def group_path(plan: Plan, at: int) -> str:
+    """Return where the numbers of a group of a plan stand; a plan of one group has them itself."""
+    return f"groups[{at}]." if len(plan.groups) > 1 else ""
+
+
 @dataclass(slots=True)
 class PlanSubject:
     """A plan whose quantities are asked for."""
@@ -272,7 +274,7 @@ class PlanSubject:
 class Subject(PlanSubject):
     """A plan of identical replicas."""
 
-    _trial: Trial | None = None
+    _facts: ReplicaFacts | None = None
     _memory: MemoryPlan | None = None
     _numbers: dict[str, float] | None = None
 
@@ -294,11 +296,6 @@ class Subject(PlanSubject):
         return figures | {name: float(np.asarray(size)) for name, size in held.items()}
 
     @property
-    def terms(self) -> Terms:
-        """Return headroom, spares and prices of the scenario."""
-        return terms_of(self.asked)
-
-    @property
     def busy(self) -> int:
         """Return the replicas without spares."""
         return self.plan.single.busy_replicas
@@ -311,20 +308,16 @@ class Subject(PlanSubject):
         return self.plan.single.quote
 
     @property
-    def trial(self) -> Trial:
-        """Return the trial of the plan's layout."""
-        if self._trial is None:
-            group = self.plan.single
-            trial = trial_of(self.asked.question, group.layout, group.weight_dtype, self.terms)
-            if isinstance(trial, Reason):
-                raise InputError(f"the layout of the plan no longer serves the model: {trial.words}")
-            self._trial = trial
-        return self._trial
+    def facts(self) -> ReplicaFacts:
+        """Return the replicas of the plan as the search simulates them."""
+        if self._facts is None:
+            self._facts = replica_facts(self.asked, self.plan)
+        return self._facts
 
     @property
     def spec(self) -> ReplicaSpec:
         """Return what one replica is."""
-        return self.trial.replica.spec
+        return self.facts.replica.spec
 
     @property
     def engine(self) -> str:
@@ -344,11 +337,6 @@ class Subject(PlanSubject):
         return self._memory
 
     @property
-    def latencies(self) -> Latencies:
-        """Return the latencies of one replica at the peak."""
-        return self.trial.fleet(self.busy)
-
-    @property
     def kernels(self) -> str:
         """Return where the kernel times of the plan are from."""
         how = "measured on" if self.plan.single.label == "measured" else "borrowed for"
@@ -360,7 +348,7 @@ class Subject(PlanSubject):
 
     def limits(self, key: str = "") -> list[Input]:
         """Return the limits of all targets, or of one."""
-        limits = {target.key: limit + target.outside_s for target, limit in self.trial.limits.items()}
+        limits = {target.key: limit + target.outside_s for target, limit in self.facts.limits.items()}
         return [
             Input("", f"slo.{name}", limit_s, "s", "config", f"scenario: slo.{name}")
             for name, limit_s in limits.items()

@@ -20,17 +20,14 @@ from capplan.explain.subject import (
     input_of,
     is_written,
 )
-from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.search.recommended import RANGE, latency_interval
-from capplan.fleet.unit_costs import mean_tokens_per_s
+from capplan.fleet.plan import RANGE
 from capplan.model.parameters import parameters, weight_bytes_by_class
 from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.money.order import OWN, Machine, OrderLine
 from capplan.money.price import HOURS_PER_MONTH
-from capplan.replica.estimate import FRONT_END, LAUNCHES, breakdown_of, front_end_of
-from capplan.replica.load import Load
-from capplan.replica.plans import graph_sequences, plans_of
+from capplan.replica.estimate import FRONT_END, LAUNCHES
+from capplan.replica.plans import graph_sequences, plans_of, tightest_card
 from capplan.replica.spec import served_context_tokens
 from capplan.report.quantities import (
     ACCURACY,
@@ -187,7 +184,7 @@ def stated_input(name: str, letter: str, stated: Stated) -> Input:
 def _jobs(of: Subject) -> list[Input]:
     return [
         item
-        for at, job in enumerate(of.trial.demand.classes)
+        for at, job in enumerate(of.facts.demand.classes)
         for item in (
             input_of("n_k", f"{job.name} requests", job.job_requests, "config", f"scenario: traffic[{at}]"),
             input_of("r_k", f"{job.name} request_rate", job.request_rate_at(), "config", f"scenario: traffic[{at}]"),
@@ -240,9 +237,8 @@ _OF_ANY_PLAN: Mapping[str, Callable[[PlanSubject], Stated | list[Stated]]] = {
 
 
 def _peak(of: Subject) -> Stated:
-    demand = of.trial.demand
-    peak = planned_demand(demand, of.latencies.responses_s).peak_requests_per_s
-    if demand.users:
+    peak = of.facts.peak_requests_per_s
+    if of.facts.demand.users:
         source = "scenario: traffic.users over the think time and the mean response, explain e2e_s.mean"
         return Stated(peak, source, "derived")
     return Stated(peak)
@@ -256,35 +252,23 @@ def _power(of: Subject) -> Stated:
 
 
 def _slowness(of: Subject, fraction: float, source: str) -> Stated:
-    slowness = of.trial.candidate.slowness
+    slowness = of.facts.slowness
     runs = f"{slowness.rows} measured runs"
     rests_on = slowness.rests_on if slowness.left_out_error_fraction is not None else runs
     return Stated(slowness.quantile(fraction), f"{source} {rests_on}")
-
-
-def _at_peak(of: Subject, *, inputs_too: bool) -> Stated:
-    demand = of.trial.demand.at_responses(of.latencies.responses_s)
-    rate = of.latencies.requests_per_s * of.busy
-    tokens = rate * demand.generated_tokens
-    return Stated(tokens + rate * float(demand.lengths.input_tokens) if inputs_too else tokens)
-
-
-def _at_mean(of: Subject, *, inputs_too: bool) -> Stated:
-    prompts, outputs = mean_tokens_per_s(of.trial.demand, of.latencies.responses_s)
-    return Stated(prompts + outputs if inputs_too else outputs)
 
 
 def format_source(of: Subject, key: str) -> str:
     """Return where the format of weights or cache is stated: a key of the scenario, else the configuration of the model."""
     written = of.asked.scenario.written
     stated = next((path for path in (key, f"fleet.{key}s") if is_written(path, written)), "")
-    return f"scenario: {stated}" if stated else f"config.json of {of.trial.replica.spec.network.name}"
+    return f"scenario: {stated}" if stated else f"config.json of {of.facts.replica.spec.network.name}"
 
 
 _OF_REPLICAS: Mapping[str, Callable[[Subject], Stated]] = {
     "request_rate": _peak,
     "busy_replicas": lambda of: Stated(of.busy),
-    "headroom_fraction": lambda of: Stated(of.terms.headroom_fraction),
+    "headroom_fraction": lambda of: Stated(of.plan.single.headroom_fraction),
     "slowness_ratio": lambda _: Stated(1.0),
     "sure_slowness_ratio": lambda of: _slowness(of, of.confidence, f"not exceeded in {of.confidence:.0%} of"),
     "low_slowness_ratio": lambda of: _slowness(of, RANGE[0], f"{RANGE[0]:.0%} point of"),
@@ -292,13 +276,13 @@ _OF_REPLICAS: Mapping[str, Callable[[Subject], Stated]] = {
     "powered_gpus": lambda of: Stated(of.plan.groups[0].ordered_gpus),
     "energy_usd_per_gpu_hour": lambda of: Stated(of.price.energy_usd_per_hour or 0.0),
     "tdp_w": _power,
-    "output_tokens_per_s": lambda of: _at_peak(of, inputs_too=False),
-    "total_tokens_per_s": lambda of: _at_peak(of, inputs_too=True),
-    "mean_output_tokens_per_s": lambda of: _at_mean(of, inputs_too=False),
-    "mean_total_tokens_per_s": lambda of: _at_mean(of, inputs_too=True),
-    "block_tokens": lambda of: Stated(of.trial.replica.scheduling.block_tokens, of.engine),
-    "max_num_seqs": lambda of: Stated(of.trial.replica.scheduling.max_num_seqs, f"scenario: max_num_seqs; unless stated, the default of {of.engine}"),
-    "max_num_batched_tokens": lambda of: Stated(of.trial.replica.scheduling.max_num_batched_tokens, f"scenario: max_num_batched_tokens; unless stated, the default of {of.engine}"),
+    "output_tokens_per_s": lambda of: Stated(of.facts.peak_tokens_per_s[1]),
+    "total_tokens_per_s": lambda of: Stated(sum(of.facts.peak_tokens_per_s)),
+    "mean_output_tokens_per_s": lambda of: Stated(of.facts.mean_tokens_per_s[1]),
+    "mean_total_tokens_per_s": lambda of: Stated(sum(of.facts.mean_tokens_per_s)),
+    "block_tokens": lambda of: Stated(of.facts.replica.scheduling.block_tokens, of.engine),
+    "max_num_seqs": lambda of: Stated(of.facts.replica.scheduling.max_num_seqs, f"scenario: max_num_seqs; unless stated, the default of {of.engine}"),
+    "max_num_batched_tokens": lambda of: Stated(of.facts.replica.scheduling.max_num_batched_tokens, f"scenario: max_num_batched_tokens; unless stated, the default of {of.engine}"),
     "max_model_len": lambda of: Stated(served_context_tokens(of.spec)),
     "vocabulary_size": lambda of: Stated(of.spec.network.vocabulary_size, f"config.json of {of.spec.network.name}"),
     "drawn_requests": lambda of: Stated(of.asked.question.requests, f"requests of a simulated run, the first {WARM_UP_SHARE:.0%} left out"),
@@ -341,12 +325,13 @@ def _stated_by_engine(of: Subject, quantity: str) -> _Found:
 
 def _of_a_budget(of: Subject, letters: str) -> list[Input]:
     """Return the letters of a budget: of the device, and what is held of it."""
-    launch = plans_of([of.spec]).launch
+    tight, _ = tightest_card(of.spec)
+    launch = plans_of([tight]).launch
     total = float(np.ravel(launch.device_memory_bytes)[0])
     fraction = float(np.ravel(launch.memory_fraction)[0])
     stated = f"gpu_memory_utilization, else that of {of.engine}"
     visible = [
-        input_of("M", "memory_bytes", total, "spec", f"capplan hardware {of.spec.device.name}"),
+        input_of("M", "memory_bytes", total, "spec", f"capplan hardware {tight.device.name}"),
         of.of_scenario("u", "gpu_memory_utilization_fraction", fraction, stated),
     ]
     held = [of.number(letter, name) for letter, name in _BY_LETTER.items()]
@@ -429,7 +414,7 @@ def latency(of: Subject, path: str) -> Explained:
     metric, _, statistic = path.partition(".")
     if statistic in BOUNDS:
         return end_of_interval(of, metric, statistic)
-    value = float(getattr(getattr(of.latencies, metric), statistic))
+    value = float(getattr(getattr(of.facts.latencies, metric), statistic))
     found = tabled(of, path)
     what = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile"
     inputs, steps = found.inputs, tuple(operators(of))
@@ -439,13 +424,9 @@ def latency(of: Subject, path: str) -> Explained:
 
 def operators(of: Subject) -> Iterator[Explained]:
     """Yield the operators of one prefill and one decode step at the mean load, slowest first."""
-    now, profile = of.latencies, of.spec.profile
-    lengths = of.trial.demand.at_responses(now.responses_s).lengths
-    load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=now.requests_per_s)
-    replica = of.trial.replica
-    rows = (*breakdown_of(replica, load, now.requests_per_s * now.e2e_s.mean), front_end_of(replica, load))
+    profile = of.spec.profile
     outside = f"over {profile.host.graph_tokens:g} tokens" if graph_sequences(of.spec) else "any size"
-    for row in sorted(rows, key=lambda row: -row.seconds):
+    for row in sorted(of.facts.operators, key=lambda row: -row.seconds):
         inputs = (
             input_of("F", "flop", row.flop, "derived", "config.json of the model, at the mean load"),
             input_of("Q", "moved_bytes", row.bytes, "derived", "config.json of the model, at the mean load"),
@@ -465,7 +446,7 @@ def end_of_interval(of: Subject, metric: str, end: str) -> Explained:
     """Explain an end of the interval around a mean; that of the E2E latency is the sum of its parts."""
     if metric == "e2e_s":
         return end_of_whole(of, end)
-    interval = latency_interval(of.trial, metric.removesuffix("_s"), of.latencies.concurrency)
+    interval = of.facts.interval(metric.removesuffix("_s"))
     name, source = BOUNDS[end], f"measured over predicted, {interval.rests_on}"
     ratio = Stated(float(getattr(interval, name)), source, name=name)
     found, mean = tabled(of, f"{metric}.{end}", given={"interval": ratio}), latency(of, f"{metric}.mean")
@@ -491,11 +472,10 @@ def end_of_whole(of: PlanSubject, end: str) -> Explained:
 def probability(of: Subject, quantity: str) -> Explained:
     """Explain the probability that one target, or all together, hold."""
     key = quantity.partition(".")[2]
-    trial, slowness = of.trial, of.trial.candidate.slowness
-    targets = {target: limit for target, limit in trial.limits.items() if key in ("", target.key)}
+    targets = {target: limit for target, limit in of.facts.limits.items() if key in ("", target.key)}
     value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
-    slowest = Stated(trial.slowest(of.busy, targets), label=of.plan.single.label)
-    measured = f"{ARGUMENTS['slowness'].source}: {slowness.rests_on}"
+    slowest = Stated(of.facts.slowest(targets), label=of.plan.single.label)
+    measured = f"{ARGUMENTS['slowness'].source}: {of.facts.slowness.rests_on}"
     found = tabled(of, quantity, given={"slowest_ratio": slowest, "slowness": Stated(None, measured)})
     inputs = [*(item for item in found.inputs if item.symbol), *of.limits(key)]
     return explained(quantity, value, found.formula, inputs, found.page)

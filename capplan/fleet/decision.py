@@ -8,6 +8,9 @@ from math import floor, inf, isfinite, isinf, log10
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import (
+    DEAR,
+    SUREST_WITHIN,
+    Bought,
     Certainty,
     Choices,
     FleetAnswer,
@@ -19,7 +22,6 @@ from capplan.fleet.plan import (
     Step,
     TightTarget,
     Uneconomical,
-    Unproven,
     whole_gpus,
 )
 from capplan.fleet.review import Question, spec_of_layout
@@ -27,11 +29,11 @@ from capplan.fleet.search.candidates import Rejections, layouts, rejection_rows
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import CONFIDENCES, ScreenedLayout, SearchResult, search
 from capplan.fleet.search.recommended import (
-    DEAR,
     TIGHT_SHARE,
     Paid,
     Pair,
     best_plan,
+    bought_of,
     by_cost,
     confirmed,
     cost_range,
@@ -45,7 +47,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
 from capplan.memory.plan import CONTEXT_TOO_LONG
-from capplan.money.order import Order, machines_per_replica
+from capplan.money.order import machines_per_replica
 from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.workload.request_class import Target
 
@@ -61,13 +63,13 @@ _LIMITS = (Refusal.FLEET_SIZE, Refusal.BUDGET, Refusal.MACHINES)
 def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
     """Return the line of a device whose best plan costs far more than the cheapest."""
     hourly, least = (rank(item, trials.terms)[0] for item in (fleet, cheapest))
-    tight = tight_target(fleet, trials)
-    idle = None if tight else _tightest(fleet.trial)
+    tight, tightest = tight_target(fleet, trials), _tightest(fleet.trial)
+    target: tuple[str | None, float | None, float | None] = (None, None, None)
+    if tightest is not None:
+        target = tightest[0].key, tightest[1] + tightest[0].outside_s, tightest[0].stated_s
     return Uneconomical(
-        fleet.trial.candidate.layout.device.name,
-        tight.target if tight else idle and idle[0].key,
-        tight.value_s if tight else idle and idle[1] + idle[0].outside_s,
-        tight.limit_s if tight else idle and idle[0].stated_s,
+        fleet.hardware,
+        *target,
         fleet.gpus,
         tight.gpus_at if tight else (),
         float(usd_per_month(hourly)),
@@ -78,7 +80,7 @@ def dear_line(fleet: Sized, cheapest: Sized, trials: Search) -> Uneconomical:
 
 def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
     """Return why a plan costs more than the cheapest: how many GPUs are bought at which price, and what of them carries the peak."""
-    orders = [_order(item, terms) for item in (fleet, cheapest)]
+    orders = [terms.order(item.layout, item.busy) for item in (fleet, cheapest)]
     mine, best = orders
     if mine is None or best is None or not best.usd_per_hour:
         return ""
@@ -86,23 +88,14 @@ def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
     words = (
         f"{mine.gpus:,} GPUs at ${each[0]:.2f} an hour are bought instead of {best.gpus:,} at ${each[1]:.2f}"
     )
-    carrying = fleet.busy * fleet.trial.candidate.layout.devices
+    carrying = fleet.busy * fleet.layout.devices
     size = max(line.machine.gpus for line in mine.lines)
-    if mine.gpus < IDLE_RATIO * carrying or size <= fleet.trial.candidate.layout.devices:
+    if mine.gpus < IDLE_RATIO * carrying or size <= fleet.layout.devices:
         return words
     return (
         f"{words}; {carrying:,} carry the peak, its machines have {size} GPUs, and {terms.survive.what_fails} may fail; "
         f"{terms.survive.key}, fleet.providers"
     )
-
-
-def _order(fleet: Sized, terms: Terms) -> Order | None:
-    """Return the machines of a plan; None without a price."""
-    layout = fleet.trial.candidate.layout
-    price = terms.prices.get(layout.device.name)
-    if price is None:
-        return None
-    return price.order(layout.devices, layout.device.node_devices, fleet.busy, terms.survive)
 
 
 def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
@@ -119,7 +112,7 @@ def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
 def without_plan(device: Device, result: SearchResult, rejected: Rejections, trials: Search) -> Uneconomical:
     """Return the line of a device without any plan."""
     name = device.name
-    mine = [item for item in trials.candidates if item.layout.device.name == name]
+    mine = trials.of(name)
     if mine and any(count and key[0] == name and key[1].code in _LIMITS for key, count in rejected.items()):
         return Uneconomical(name, reason=_limited(name, trials))
     if mine and trials.question.slo.targets:
@@ -136,7 +129,7 @@ def without_plan(device: Device, result: SearchResult, rejected: Rejections, tri
 
 def _unheld(name: str, held: float, price: ChosenPrice, trials: Search) -> str:
     """Return why the machines that may be ordered are not enough, and what would be: each is too small, or they are too few."""
-    mine = [item for item in trials.candidates if item.layout.device.name == name]
+    mine = trials.of(name)
     node = mine[0].layout.device.node_devices
     able = [
         item
@@ -177,12 +170,10 @@ def _unlimited_order(candidate: ScreenedLayout, price: ChosenPrice, trials: Sear
 def _limited(name: str, trials: Search) -> str:
     """Return which limit of the scenario a device exceeds, and by how much: the fewest GPUs that are enough, or a lower bound."""
     terms, confidence = trials.terms, trials.question.slo.confidence
+    mine = [item.layout for item in trials.of(name)]
     least = min(
-        terms.least_gpus(item.layout, busy_bound(item, confidence, terms))
-        for item in trials.candidates
-        if item.layout.device.name == name
+        terms.least_gpus(item.layout, busy_bound(item, confidence, terms)) for item in trials.of(name)
     )
-    mine = [item.layout for item in trials.candidates if item.layout.device.name == name]
     paid, held, most = (
         max(terms.least_gpus(layout, busy) if (busy := of(layout)) >= 1.0 else 0.0 for layout in mine)
         for of in (terms.affordable_busy, terms.orderable_busy, terms.busy_allowed)
@@ -207,14 +198,12 @@ def _limited(name: str, trials: Search) -> str:
 def _fewest_gpus(name: str, trials: Search) -> int | None:
     """Return the fewest GPUs of a device that meet the targets without a limit on their number; None if none do."""
     free = replace(trials.terms, prices={}, max_devices=None, max_usd_per_hour=None)
-    mine = [item for item in trials.candidates if item.layout.device.name == name]
-    found = Search(trials.question, mine, free, trials.cache).best_of(
-        name, trials.question.slo.confidence, Counter()
-    )
+    alone = Search(trials.question, trials.of(name), free, trials.cache)
+    found = alone.best_of(name, trials.question.slo.confidence, Counter())
     pair = None if found is None else confirmed(found, free)
     if pair is None:
         return None
-    return trials.terms.gpus(pair[0].trial.candidate.layout, pair[0].busy)
+    return trials.terms.gpus(pair[0].layout, pair[0].busy)
 
 
 def _missed(trial: Trial, trials: Search) -> Uneconomical | None:
@@ -249,13 +238,13 @@ def _refused(device: Device, rejected: Rejections, question: Question) -> str:
 
 def _memory_lacking(device: Device, question: Question) -> str:
     """Return what memory the largest replica of a device lacks, with the numbers."""
-    legal = []
-    for dtype, network in question.networks.items():
-        for kv_format in question.kv_formats:
-            ranges = replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))
-            layouts_of_dtype, _ = layouts(network, [device], ranges, question.profile)
-            legal += [(layout, dtype) for layout in layouts_of_dtype]
-    fits = [fit(spec_of_layout(layout, dtype, question)) for layout, dtype in legal]
+    fits = [
+        fit(spec_of_layout(layout, question))
+        for dtype, network in question.networks.items()
+        for kv_format in question.kv_formats
+        for ranges in [replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))]
+        for layout in layouts(network, [device], ranges, question.profile)[0]
+    ]
     furthest = max(fits, key=lambda item: (int(item.plan.limit_codes), item.spec.devices))
     plan, gpus = furthest.plan, furthest.spec.devices
     each = f"each of {gpus} GPUs" if gpus > 1 else "one GPU"
@@ -288,7 +277,8 @@ def _gpus_at(
     terms, layout = trials.terms, trial.candidate.layout
     found = []
     for ratio in RELAXED:
-        limit = two_digits(max(value_s, target.limit_s / RELAXED[0]) * ratio)
+        limit = max(value_s, target.limit_s / RELAXED[0]) * ratio
+        limit = round(limit, 1 - floor(log10(limit)))  # two significant digits
         if limit <= target.limit_s:
             continue
         limits = {**trial.limits, target: limit}
@@ -297,21 +287,6 @@ def _gpus_at(
             fewer_than = terms.gpus(layout, busy)
             found.append(Relaxed(limit + target.outside_s, int(fewer_than)))
     return tuple(found)
-
-
-def two_digits(value: float) -> float:
-    """Round a value to two significant digits.
-
-    Examples
-    --------
-    >>> two_digits(1.2128), two_digits(0.0693)
-    (1.2, 0.069)
-    """
-    return round(value, 1 - floor(log10(value)))
-
-
-SUREST_WITHIN = 1.25
-"""The surest plan may cost at most this times as much as the cheapest."""
 
 
 def _with_surer(
@@ -467,11 +442,7 @@ def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
 
 def _sized_as(plan: Plan, pairs: Sequence[tuple[Sized, Plan]]) -> Sized:
     """Return the sized layout of a plan that has as many replicas as another one of the same layout, or more."""
-    trial = next(
-        fleet.trial
-        for fleet, other in pairs
-        if (other.single.layout, other.single.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
-    )
+    trial = next(fleet.trial for fleet, other in pairs if other.single.layout == plan.single.layout)
     return Sized(trial, plan.single.busy_replicas, plan.gpus)
 
 
@@ -487,8 +458,7 @@ def _grown(chosen: Sized | None, terms: Terms) -> dict[float, Sized | None]:
             busy = busy_replicas(trial, trial.limits, confidence, terms)
             fleets[confidence] = None
             if busy is not None:
-                busy = max(busy, chosen.busy)
-                fleets[confidence] = Sized(trial, busy, terms.gpus(trial.candidate.layout, busy))
+                fleets[confidence] = terms.sized(trial, max(busy, chosen.busy))
     return fleets
 
 
@@ -499,40 +469,30 @@ def _next_steps(
     if chosen is None or not chosen.trial.limits:
         return None
     steps = tuple(_step(confidence, fleet, terms) for confidence, fleet in grown.items())
-    predicted = _predicted_busy(chosen, terms)
     cost = rank(chosen, terms)[0]
     unproven = []
     for name, fleet in best.items():
         if fleet.trial.question.efficiencies[name].borrowed is None:
             continue
-        busy = _predicted_busy(fleet, terms)
-        usd = _usd_per_month(fleet, busy, terms)
-        if usd is not None and name != _device_name(chosen) and usd < usd_per_month(cost):
-            unproven.append(Unproven(name, terms.gpus(fleet.trial.candidate.layout, busy), usd))
-    gpus = terms.gpus(chosen.trial.candidate.layout, predicted)
-    as_predicted = Sizing(gpus, _usd_per_month(chosen, predicted, terms))
-    return NextSteps(steps, as_predicted, tuple(unproven))
+        bought = _as_predicted(fleet, terms)
+        usd = bought.usd_per_month
+        if usd is not None and name != chosen.hardware and usd < usd_per_month(cost):
+            unproven.append(bought)
+    predicted = _as_predicted(chosen, terms)
+    return NextSteps(steps, Sizing(predicted.gpus, predicted.usd_per_month), tuple(unproven))
 
 
 def _step(confidence: float, fleet: Sized | None, terms: Terms) -> Step:
     if fleet is None:
         return Step(confidence, None, None)
-    return Step(confidence, fleet.gpus, _usd_per_month(fleet, fleet.busy, terms))
+    return Step(confidence, fleet.gpus, bought_of(fleet, fleet.busy, terms).usd_per_month)
 
 
-def _predicted_busy(fleet: Sized, terms: Terms) -> int:
-    """Return the replicas of a layout, spares left out, that are as fast as predicted, with headroom; at most those of the fleet."""
+def _as_predicted(fleet: Sized, terms: Terms) -> Bought:
+    """Return a layout sized for replicas that are as fast as predicted, with headroom; at most those of the fleet."""
     peak = fleet.trial.total_rate / (1.0 - terms.headroom_fraction)
-    return fleet.trial.replicas_for(peak, 1.0, fleet.trial.limits, most=fleet.busy) or fleet.busy
-
-
-def _device_name(fleet: Sized) -> str:
-    return fleet.trial.candidate.layout.device.name
-
-
-def _usd_per_month(fleet: Sized, busy: int, terms: Terms) -> float | None:
-    hourly = terms.usd_per_hour(fleet.trial.candidate.layout, busy)
-    return None if hourly is None else float(usd_per_month(hourly))
+    busy = fleet.trial.replicas_for(peak, 1.0, fleet.trial.limits, most=fleet.busy)
+    return bought_of(fleet, busy or fleet.busy, terms)
 
 
 def _with_range(plan: Plan, fleet: Sized, terms: Terms) -> Plan:
@@ -615,19 +575,5 @@ def _ladder(
 def _certainty(confidence: float, fleet: Sized | None, terms: Terms) -> Certainty:
     if fleet is None:
         return Certainty(confidence, None, None, None)
-    candidate = fleet.trial.candidate
-    name = candidate.layout.device.name
-    spares = terms.spares(candidate.layout, fleet.busy)
-    return Certainty(
-        confidence,
-        name,
-        fleet.gpus,
-        _usd_per_month(fleet, fleet.busy, terms),
-        gpus_per_replica=candidate.layout.devices,
-        replicas=fleet.busy + spares,
-        spare_replicas=spares,
-        **candidate.layout.degrees,
-        weight_dtype=candidate.weight_dtype,
-        kv_dtype=candidate.layout.kv_format,
-        max_num_batched_tokens=candidate.layout.max_num_batched_tokens,
-    )
+    usd, spares = bought_of(fleet, fleet.busy, terms).usd_per_month, terms.spares(fleet.layout, fleet.busy)
+    return Certainty.of_layout(confidence, fleet.layout, fleet.busy + spares, spares, usd)

@@ -1,6 +1,6 @@
 """Engine options beyond the defaults of a version: another scheduler, offload tiers, speculation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, NamedTuple
@@ -102,24 +102,24 @@ def _caching(
     stated: list[Assumption],
 ) -> PrefixCaching | None:
     """Return the prefix cache and its offload tiers; None, as stated, if the requests or the engine have no matching blocks."""
-    static = replica.scheduling.policy == "static"
-    block = replica.scheduling.block_tokens
-    if sizes and replica.scheduling.policy == "slots":
+    policy, block = replica.scheduling.policy, replica.scheduling.block_tokens
+    if sizes and policy == "slots":
         raise InputError(
             "--kv-offload: what slots hold is not offloaded in blocks\n  leave out --scheduling slots or --kv-offload"
         )
-    if id_tokens and id_tokens % block == 0 and not static:
+    if id_tokens and id_tokens % block == 0 and policy != "static":
         tiers = tuple(offload_tier(replica, size, id_tokens, prompt_tokens) for size in sizes)
         if tiers:
             stated.append(_tiers_stated(tiers))
         return PrefixCaching(id_tokens, tiers)
     if id_tokens:
         mismatch = f"block ids of {id_tokens} tokens are no multiple of the engine's block of {block}"
-        why = "static batching has none" if static else mismatch
+        why = "static batching has none" if policy == "static" else mismatch
         stated.append(Assumption(f"the prefix cache is not simulated: {why}", "--scheduling, the engine"))
     if sizes:
-        mismatch = "the requests have no block ids that match its blocks"
-        why = "static batching has no prefix cache" if static else mismatch
+        why = "the requests have no block ids that match its blocks"
+        if policy == "static":
+            why = "static batching has no prefix cache"
         raise InputError(
             f"--kv-offload: {why}, so an offload tier would stay empty\n"
             "  replay a trace with hash_ids: --trace mooncake.jsonl"
@@ -135,13 +135,11 @@ def _speculating(
     replica = best_speculating_replica(replica, drafting, 1.0, context)
     accepted = drafting.acceptance_fractions
     each = f"{accepted[0]:.0%}" if len(accepted) == 1 else ", ".join(f"{part:.0%}" for part in accepted)
-    stated.append(
-        Assumption(
-            f"every round yields {replica.tokens_per_step:.3g} tokens: {replica.draft_tokens} drafts, each accepted with "
-            f"{each} probability if those before it were",
-            "--acceptance, --draft-tokens",
-        )
+    words = (
+        f"every round yields {replica.tokens_per_step:.3g} tokens: {replica.draft_tokens} drafts, each accepted with "
+        f"{each} probability if those before it were"
     )
+    stated.append(Assumption(words, "--acceptance, --draft-tokens"))
     return replica
 
 
@@ -164,45 +162,35 @@ def with_named_blocks(requests: Requests, block_tokens: int) -> Requests:
 
 def _timeout_s(use: EngineOptions, stated: list[Assumption]) -> float:
     if use.scheduler == "dynamic" and use.batch_timeout_s is None:
-        stated.append(
-            Assumption(
-                f"a batch starts at the latest when its oldest request has waited for {BATCH_TIMEOUT_S * 1e3:g} ms",
-                "--batch-timeout",
-            )
-        )
+        words = f"a batch starts at the latest when its oldest request has waited for {BATCH_TIMEOUT_S * 1e3:g} ms"
+        stated.append(Assumption(words, "--batch-timeout"))
         return BATCH_TIMEOUT_S
     return inf if use.batch_timeout_s is None else use.batch_timeout_s
+
+
+_POLICIES: Mapping[Scheduler, Policy] = {
+    "static": "static",
+    "dynamic": "static",
+    "prefill-first": "prefill_first",
+    "slots": "slots",
+}
 
 
 def _scheduling(replica: Replica, scheduler: Scheduler, stated: list[Assumption]) -> Scheduling:
     """Return another scheduler with the engine's limits; without chunked prefill, a step must hold the longest prompt."""
     scheduling = replica.scheduling
-    policies: dict[Scheduler, Policy] = {
-        "static": "static",
-        "dynamic": "static",
-        "prefill-first": "prefill_first",
-        "slots": "slots",
-    }
-    policy = policies.get(scheduler, "mixed")
+    policy = _POLICIES.get(scheduler, "mixed")
     chunked = scheduler in {"chunked", "slots"}
     budget = scheduling.max_num_batched_tokens
     longest = served_context_tokens(replica.spec)
     if not chunked and budget < longest:
         budget = longest
-        stated.append(
-            Assumption(
-                f"max_num_batched_tokens is {budget}, the longest context, as there is no chunked prefill",
-                "--scheduling",
-            )
-        )
+        words = f"max_num_batched_tokens is {budget}, the longest context, as there is no chunked prefill"
+        stated.append(Assumption(words, "--scheduling"))
     if policy == "slots":
         each = replica.engine.kv_blocks // scheduling.max_num_seqs * scheduling.block_tokens
-        stated.append(
-            Assumption(
-                f"each of {scheduling.max_num_seqs} slots has {each:,} tokens of the cache; a longer request is shed",
-                "max_num_seqs",
-            )
-        )
+        words = f"each of {scheduling.max_num_seqs} slots has {each:,} tokens of the cache; a longer request is shed"
+        stated.append(Assumption(words, "max_num_seqs"))
     return replace(
         scheduling,
         policy=policy,

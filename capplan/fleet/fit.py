@@ -1,5 +1,6 @@
 """Whether one replica fits: the memory budget of a device, the sequences it holds, and changes that make it fit."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from capplan.memory.plan import TOO_MANY_SEQUENCES, MemoryPlan
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import FORMATS, in_weight_format, kv_bytes_per_element
-from capplan.replica.plans import engine_scheduling
+from capplan.replica.plans import engine_scheduling, tightest_card
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 
@@ -23,7 +24,6 @@ _SHORTEST_CONTEXT = 512
 """A shorter context than this is not suggested."""
 _FEWEST_STEP_TOKENS = 512
 """Steps of fewer tokens than this are not suggested."""
-_SEARCH_ROUNDS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def fit(spec: ReplicaSpec, others: Sequence[Device] = ()) -> Fit:
         spec=spec,
         plan=plan,
         fits=fits,
-        device_memory_bytes=engine_memory_bytes(spec.device),
+        device_memory_bytes=engine_memory_bytes(tightest_card(spec)[0].device),
         longest_context_tokens=longest_context_tokens(spec),
         changes=() if fits else changes_that_fit(spec, others),
     )
@@ -78,19 +78,10 @@ def longest_context_tokens(spec: ReplicaSpec) -> int:
     """
     most = spec.network.max_context_tokens or served_context_tokens(spec)
 
-    def holds(tokens: int) -> bool:
-        plan = memory_of(replace(spec, max_model_len=tokens))
-        return bool(plan.fits)
+    def overflows(tokens: int) -> bool:
+        return not bool(memory_of(replace(spec, max_model_len=tokens)).fits)
 
-    if holds(most):
-        return most
-    low, high = 0, most
-    for _ in range(_SEARCH_ROUNDS):
-        if high - low <= 1:
-            break
-        middle = (low + high) // 2
-        low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return most if not overflows(most) else bisect_left(range(1, most), True, key=overflows)
 
 
 def adapter_bytes_on_fullest_rank(network: Network, sharding: Sharding) -> float:

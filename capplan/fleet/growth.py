@@ -1,14 +1,14 @@
 """Traffic that grows by the month: when a plan no longer holds, what to buy when, and what the months cost."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Plan, ordered_text
-from capplan.money.commitments import Mix
-from capplan.money.price import usd_per_month
+from capplan.money.commitments import Mix, falling_ratios
+from capplan.money.ledger import cash_of
 from capplan.numbers import Array
 
 
@@ -77,27 +77,6 @@ class Growth:
     mixes: tuple[Mix, ...] = ()
     """The cheapest mix of commitments of each month; empty where none are named."""
 
-    def at_prices(self, price_ratios: Sequence[float], mix_usd: Sequence[float]) -> "Growth":
-        """Return the same fleets at other prices.
-
-        Parameters
-        ----------
-        price_ratios : [-]
-            prices of each month over those of the first
-        mix_usd : [$]
-            cost of each month by its mix; empty without one
-        """
-        rows = tuple(
-            replace(
-                row,
-                gpu_price_ratio=ratio,
-                usd_per_month=None if row.usd_per_month is None else row.usd_per_month * ratio,
-                mix_usd_per_month=mix_usd[row.month - 1] if mix_usd else None,
-            )
-            for row, ratio in zip(self.months, price_ratios, strict=True)
-        )
-        return replace(self, months=rows)
-
     @property
     def usd(self) -> float | None:
         """Cost of all months, all replicas at all hours."""
@@ -119,6 +98,7 @@ def growth_of(
     ratios: Array,
     mix_of_month: Callable[[float, Plan], Mix | None],
     replicas_at: Sequence[ReplicasAt],
+    decline_fraction: float = 0.0,
 ) -> Growth:
     """Return the fleets of successive months: the layout of the plan, as many replicas as the rule that sized it asks for.
 
@@ -131,37 +111,38 @@ def growth_of(
         traffic of each month over today's
     mix_of_month : (ratio, plan of the month) -> the cheapest mix of that month, None without commitments
     replicas_at : of each group, the rate of the service -> replicas in service
+    decline_fraction : [-]
+        yearly fall of the prices of GPUs
 
     Returns
     -------
     Growth; replicas that are no longer needed are given back
     """
-    peak = plan.peak_requests_per_s
-    needed = [[needed_at(peak * ratio) for ratio in ratios.tolist()] for needed_at in replicas_at]
+    rates = (plan.peak_requests_per_s * ratios).tolist()
+    plans = [plan.resized([needed_at(rate) for needed_at in replicas_at]) for rate in rates]
+    found = (mix_of_month(ratio, grown) for ratio, grown in zip(ratios.tolist(), plans, strict=True))
+    mixes = tuple(mix for mix in found if mix is not None)
+    paid = cash_of(mixes, decline_fraction).months
+    prices = falling_ratios(decline_fraction, len(plans)).tolist()
     rows: list[GrowthMonth] = []
-    mixes: list[Mix] = []
-    before = plan
-    for month, ratio in enumerate(ratios.tolist(), start=1):
-        grown = plan.resized([counts[month - 1] for counts in needed])
-        counts = [group.replicas for group in grown.groups]
-        mix = mix_of_month(ratio, grown)
-        mixes += [] if mix is None else [mix]
+    for at, (grown, rate) in enumerate(zip(plans, rates, strict=True)):
+        counts, usd = tuple(group.replicas for group in grown.groups), grown.usd_per_month
         rows.append(
             GrowthMonth(
-                month=month,
-                request_rate=peak * ratio,
+                month=at + 1,
+                request_rate=rate,
                 replicas=grown.replicas,
                 gpus=grown.gpus,
-                added_gpus=grown.gpus - before.gpus,
-                usd_per_month=grown.usd_per_month,
-                mix_usd_per_month=None if mix is None else float(usd_per_month(mix.usd_per_hour)),
-                pool_replicas=tuple(counts) if len(counts) > 1 else None,
+                added_gpus=grown.gpus - (plans[at - 1] if at else plan).gpus,
+                usd_per_month=None if usd is None else usd * prices[at],
+                mix_usd_per_month=paid[at].cost_usd if paid else None,
+                pool_replicas=counts if len(counts) > 1 else None,
                 machines=ordered_text(grown),
+                gpu_price_ratio=prices[at],
             )
         )
-        before = grown
     outgrown = next((row.month for row in rows if _outgrown(row, plan)), None)
-    return Growth(tuple(rows), outgrown, tuple(mixes))
+    return Growth(tuple(rows), outgrown, mixes)
 
 
 def _outgrown(row: GrowthMonth, plan: Plan) -> bool:

@@ -8,18 +8,17 @@ from typing import Literal, TypeAlias
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Label
-from capplan.errors import InputError
 from capplan.fleet.availability import PlanAvailability, plan_availability
 from capplan.fleet.pools.link import LinkTerms, LinkUse
 from capplan.fleet.pools.order import PoolSize, pools_order, with_machines
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.order import NO_LOSS, Machine, Order, OrderLine, Placement, Survival
-from capplan.money.price import SIDES, ChosenPrice, PriceRecord, Side, usd_per_month
+from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice, PriceRecord, Side, usd_per_month
 from capplan.numbers import Spread
 from capplan.serving.outcome import SeenByUsers
 from capplan.serving.terms import Routing
-from capplan.workload.request_class import OutsideUse, ResponseTimes, Target
+from capplan.workload.request_class import OutsideUse, RequestClass, ResponseTimes, Target
 
 Role: TypeAlias = Literal["serve", "prefill", "decode"]
 """What a group of replicas does with a request: all of it, or one phase."""
@@ -278,6 +277,18 @@ class Group(GroupFigures):
             return self.price
         return with_machines(self.price, self.machines)
 
+    def is_searched_at_other_rates(self, classes: Sequence[RequestClass]) -> bool:
+        """Return whether a replica carries more in a larger fleet, so that the replicas for another load are searched.
+
+        Requests that are dealt in turn arrive more regularly at each of many replicas. Users and sessions stay at their replica; pools
+        and the groups of a mix are scaled by the load that all carry together.
+        """
+        return (
+            self.role == "serve"
+            and self.ttft_s is None
+            and any(item.users is None and item.sessions is None for item in classes)
+        )
+
     def resized(self, busy: int) -> "Group":
         """Return the group with another number of replicas that carry the peak, and the spares that these need."""
         spares = self.spares_for(busy)
@@ -339,50 +350,6 @@ class PlanOrder:
             G_o: n machines of each kind i that is there already, of g GPUs each
         """
         return sum(line.count * line.machine.gpus for line in self.lines if line.machine.is_owned)
-
-
-def refuse_mix(plan: "Plan | None", what: str) -> None:
-    """Raise the error for what is not worked out for a mix.
-
-    Raises
-    ------
-    InputError
-        the plan has several groups that serve different requests
-    """
-    if plan is not None and plan.is_mix:
-        raise InputError(
-            f"{what} is not worked out for a mix of fleets\n  for the cheapest fleet of one kind: --set fleet.mix=off"
-        )
-
-
-def offered_costs(plan: "Plan") -> dict[Side, tuple[float, tuple[PriceRecord, ...]]]:
-    """Return what a plan costs at each side of the offers, and these offers; empty where a price is unknown.
-
-        c_s = sum_i h_i,s
-
-    h are the machines of a group, with electricity: each group is ordered at the provider of its lowest or highest order.
-
-    Parameters
-    ----------
-    plan : with identical replicas or with separate pools; its cost is the likely one
-
-    Returns
-    -------
-    by side, lowest first: [$/h] of all devices, with electricity where it is paid separately; offers are none where the scenario states every price
-    """
-    costs: dict[Side, tuple[float, tuple[PriceRecord, ...]]] = {}
-    for side in SIDES:
-        groups = with_their_machines(plan.groups, side)
-        paid = [group.usd_per_hour_of(group.busy_replicas, side) for group in groups]
-        quotes = [group.quote for group in groups if group.quote is not None]
-        if plan.usd_per_hour is None or len(quotes) < len(plan.groups):
-            return {}
-        offers = dict.fromkeys(offer for quote in quotes for offer in quote.at(side)[1])
-        costs[side] = (
-            plan.usd_per_hour if side == "likely" else sum(usd or 0.0 for usd in paid),
-            tuple(offers),
-        )
-    return costs
 
 
 def ordered_text(plan: "Plan") -> str | None:
@@ -525,6 +492,28 @@ class Plan(PlanFigures):
         """How likely enough replicas of each group are in service at any time and over a month; None without an order."""
         return plan_availability(self.groups)
 
+    @cached_property
+    def offers(self) -> Mapping[Side, tuple[float, tuple[PriceRecord, ...]]]:
+        """Return the cost at each side of the offers, and these offers; empty where a price is unknown.
+
+            c_s = sum_i h_i,s
+
+        h are the machines of a group, with electricity: each group is ordered at the provider of its lowest or highest order.
+
+        Returns
+        -------
+        by side, lowest first: [$/h] of all devices, with electricity where it is paid separately; offers are none where the scenario states every price
+        """
+        if self.usd_per_hour is None or any(group.quote is None for group in self.groups):
+            return {}
+        costs: dict[Side, tuple[float, tuple[PriceRecord, ...]]] = {}
+        for side in SIDES:
+            groups = with_their_machines(self.groups, side)
+            usd = sum(group.usd_per_hour_of(group.busy_replicas, side) or 0.0 for group in groups)
+            offers = (offer for group in groups if group.quote for offer in group.quote.at(side)[1])
+            costs[side] = self.usd_per_hour if side == "likely" else usd, tuple(dict.fromkeys(offers))
+        return costs
+
     @property
     def single(self) -> Group:
         """The group of a plan of identical replicas."""
@@ -534,7 +523,7 @@ class Plan(PlanFigures):
     @property
     def draft_tokens(self) -> int | None:
         """Tokens drafted in a speculative round; None without speculation, and for a mix whose groups draft differently many."""
-        counts = {group.draft_tokens for group in self.groups if group.role != "prefill"}
+        counts = {group.draft_tokens for group in self.generating}
         return next(iter(counts)) if len(counts) == 1 else None
 
     @property
@@ -548,10 +537,19 @@ class Plan(PlanFigures):
         return any(group.requests is not None for group in self.groups)
 
     @property
+    def receiving(self) -> tuple[Group, ...]:
+        """The groups that requests come to first, which read their prompts: all but those that only decode."""
+        return tuple(group for group in self.groups if group.role != "decode")
+
+    @property
+    def generating(self) -> tuple[Group, ...]:
+        """The groups that write the output of requests: all but those that only prefill."""
+        return tuple(group for group in self.groups if group.role != "prefill")
+
+    @property
     def peak_requests_per_s(self) -> float:
         """Request rate of the service at the peak [req/s]."""
-        groups = self.groups if self.is_mix else self.groups[:1]
-        return sum(group.request_rate_per_replica * group.busy_replicas for group in groups)
+        return sum(group.request_rate_per_replica * group.busy_replicas for group in self.receiving)
 
     @property
     def carried_requests_per_s(self) -> float:
@@ -620,7 +618,7 @@ class Plan(PlanFigures):
     @property
     def prefilling_replicas(self) -> int:
         """Replicas that read prompts, spares included: their prefix caches have the offload tiers."""
-        return sum(group.replicas for group in self.groups if group.role != "decode")
+        return sum(group.replicas for group in self.receiving)
 
     @property
     def in_service(self) -> tuple[int, ...]:
@@ -636,6 +634,11 @@ class Plan(PlanFigures):
     def gpus_owned(self) -> int:
         """GPUs of its replicas on machines that are there already, spares included; the others are to be ordered."""
         return sum(group.gpus_owned for group in self.groups)
+
+    @property
+    def paid_hours(self) -> float:
+        """Hours that the plan is paid for: those of its job, else those of a month."""
+        return self.money.job_hours if self.money and self.money.job_hours else HOURS_PER_MONTH
 
     @property
     def is_of_job(self) -> bool:
@@ -719,6 +722,18 @@ class Relaxation:
     layout: Layout
 
 
+RANGE = (0.1, 0.9)
+"""Quantiles of replica slowness for the range of the cost of a fleet and of its latencies: 80 % of the cases."""
+SMALL_EXTRA = 1.05
+"""A plan that costs less than this times as much as the cheapest is recommended where it is clearly surer."""
+CLEARLY_SURER = 0.05
+"""Probability to meet the targets by which a plan is clearly surer."""
+SUREST_WITHIN = 1.25
+"""The surest plan may cost at most this times as much as the cheapest."""
+DEAR = 4.0
+"""A device whose best plan costs more than this times the cheapest plan is a line of text, not a row of the table."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choices:
     """The plans to choose from."""
@@ -766,6 +781,25 @@ class Certainty:
     def has_layout(self) -> bool:
         """Whether all its replicas have one layout, which is stated."""
         return self.kv_dtype is not None
+
+    @classmethod
+    def of_layout(
+        cls, confidence: float, layout: Layout, replicas: int, spares: int, usd_per_month: float | None
+    ) -> "Certainty":
+        """Return replicas of one layout at a confidence, spares included."""
+        return cls(
+            confidence,
+            layout.device.name,
+            replicas * layout.devices,
+            usd_per_month,
+            layout.devices,
+            replicas,
+            spares,
+            **layout.degrees,
+            weight_dtype=layout.weight_format,
+            kv_dtype=layout.kv_format,
+            max_num_batched_tokens=layout.max_num_batched_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -835,13 +869,13 @@ class Sizing:
 
 
 @dataclass(frozen=True, slots=True)
-class Unproven:
-    """A device whose kernels were not measured, and whose plan would cost less than the recommended one if they were as predicted."""
+class Bought:
+    """What a fleet of one layout is made of, with headroom and spares, and what it costs."""
 
     hardware: str
     gpus: int
-    """GPUs of its layout as predicted, with headroom and spares."""
-    usd_per_month: float
+    usd_per_month: float | None
+    """None if no price is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -852,7 +886,8 @@ class NextSteps:
     """Steps to each confidence above the probability of the plan."""
     as_predicted: Sizing
     """The layout for replicas exactly as fast as predicted, with headroom and spares."""
-    unmeasured: tuple[Unproven, ...] = ()
+    unmeasured: tuple[Bought, ...] = ()
+    """Fleets of devices whose kernels were not measured, which would cost less than the recommended plan if they were as predicted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from capplan.engine.left_out import Served
 from capplan.engine.profile import EngineProfile
 from capplan.fleet.fit import Fit, fit
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import Group, Plan
+from capplan.fleet.plan import RANGE, Group, Plan
 from capplan.fleet.search.candidates import Layout, Ranges
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Network
@@ -101,10 +101,10 @@ class Question:
         return Served(name, float(lengths.input_tokens), float(lengths.output_tokens), in_flight)
 
 
-def spec_of_layout(layout: Layout, weight_dtype: str, question: Question) -> ReplicaSpec:
-    """Return the replica specification of a layout, with weights in one of the question's dtypes."""
+def spec_of_layout(layout: Layout, question: Question) -> ReplicaSpec:
+    """Return the replica specification of a layout, whose weights are in one of the question's dtypes."""
     return ReplicaSpec(
-        network=question.networks[weight_dtype],
+        network=question.networks[layout.weight_format],
         device=layout.device,
         efficiency=question.efficiencies[layout.device.name],
         profile=question.profile_on(layout.device),
@@ -136,17 +136,13 @@ class PlanDetail:
 
 def plan_spec(group: Group, question: Question) -> ReplicaSpec:
     """Return one replica of a plan, or of one pool of it."""
-    return spec_of_layout(group.layout, group.weight_dtype, question)
+    return spec_of_layout(group.layout, question)
 
 
 def kernel_assumptions(group: Group, question: Question) -> tuple[Assumption, ...]:
     """Return the assumptions about kernels of a plan, or of one pool of it, that were not measured on its device; empty if all were."""
     assumptions = rates_of(plan_spec(group, question)).assumptions
     return tuple(assumption.of_scenario() for assumption in assumptions)
-
-
-INTERVAL = (0.1, 0.9)
-"""Quantiles of slowness at the ends of an interval of 80 % of the cases."""
 
 
 def target_margins(plan: Plan, question: Question) -> tuple[dict[str, Any], ...]:
@@ -162,16 +158,14 @@ def target_margins(plan: Plan, question: Question) -> tuple[dict[str, Any], ...]
 def _margin(plan: Plan, question: Question, target: Target) -> dict[str, Any]:
     predicted, engine = plan.value(target), plan.engine_value(target)
     probability, limit_s = plan.target_probabilities[target.key], plan.engine_limit_s(target)
-    first, last = plan.groups[0], plan.groups[-1]
-    seen_at = plan.groups if plan.is_mix else (first if target.metric == "ttft" else last,)
+    seen_at = plan.receiving if target.metric == "ttft" else plan.generating
     ends = []
     for group in seen_at:
         slowness = _slowness(plan, group, question, target)
         certain = inf if probability >= 1.0 else 0.0
         slowest = slowness.quantile(probability) if 0.0 < probability < 1.0 else certain
         ends += [
-            latency_at_slowness(engine, slowness.quantile(part), limit_s, slowest) - engine
-            for part in INTERVAL
+            latency_at_slowness(engine, slowness.quantile(part), limit_s, slowest) - engine for part in RANGE
         ]
     return {
         "target": target.key,

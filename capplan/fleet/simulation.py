@@ -51,7 +51,7 @@ LARGEST_AGE_S = 1e18
 
 
 def target_values(
-    columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_], slo: Slo, until_s: float, gaps: Any
+    columns: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_], slo: Slo, until_s: float, gaps: Any
 ) -> dict[Target, float]:
     """Return the value of each target that is compared with its limit; infinite where too many requests were lost.
 
@@ -95,7 +95,7 @@ def spared_time_s(columns: Mapping[str, NDArray[Any]], target: Target) -> Array:
     return target.outside_s - wait_s
 
 
-def undecided(columns: dict[str, NDArray[Any]], rows: NDArray[np.bool_], slo: Slo, until_s: float) -> int:
+def undecided(columns: Mapping[str, NDArray[Any]], rows: NDArray[np.bool_], slo: Slo, until_s: float) -> int:
     """Return how many of some requests were running when the simulation stopped and had not missed a target yet."""
     patience: Any = LARGEST_AGE_S
     for target in slo.targets:
@@ -234,14 +234,12 @@ class FleetOutcome:
     until_s: float
     """End of that time: the last arrival, or when the first user found no request left; what follows is the drain."""
     itl_s: Spread[float]
-    prefix_hit_fraction: float
-    preemptions: int
     kv_occupancy_mean: float
     kv_occupancy_p99: float
     batch_mean: float
     busy_fraction: float
     replicas: int
-    parts: tuple[Outcome, ...]
+    requests: "MeasuredRequests"
     run: FleetRun | None = None
     """The run behind a router; None if the replicas were simulated separately."""
     assumptions: tuple[Assumption, ...] = ()
@@ -259,6 +257,11 @@ class FleetOutcome:
     """Requests in flight when the run was stopped, whose latencies are unknown."""
     seen: SeenByUsers | None = None
     """Latencies with the wait of each request outside; None if all wait equally long."""
+
+    @property
+    def parts(self) -> Sequence[Outcome]:
+        """Runs of the engines."""
+        return self.requests.parts
 
     def value(self, target: Target) -> float:
         """Return the value that a target limits.
@@ -414,12 +417,44 @@ def fleet_outcome(
         when the run was stopped
     """
     seconds = max(part.seconds for part in parts)
+    requests = _measured(parts, stream, slo, until_s)
+    columns, seen = requests.columns, requests.seen
+    histogram = WeightedHistogram()
+    for part in parts:
+        histogram.merge(part.itl)
+    itl_s = histogram_spread(histogram)
+    busy, batch, kv_occupancy = _gauges(parts, seconds, requests.from_s, requests.until_s)
+    every = requests.figures(np.ones(seen.size, dtype=bool))
+    return FleetOutcome(
+        all=every,
+        classes={
+            name: requests.figures(columns["class_index"] == index) if len(stream.class_names) > 1 else every
+            for index, name in enumerate(stream.class_names)
+        },
+        seconds=seconds,
+        from_s=requests.from_s,
+        until_s=requests.until_s,
+        itl_s=itl_s,
+        kv_occupancy_mean=kv_occupancy,
+        kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
+        batch_mean=batch,
+        busy_fraction=busy,
+        replicas=len(parts),
+        requests=requests,
+        target_values=target_values(columns, seen, slo, until_s, itl_s),
+        seen=_seen_by_users(columns, seen, every, stream.waits),
+        undecided=undecided(columns, seen, slo, until_s),
+    )
+
+
+def _measured(parts: Sequence[Outcome], stream: Stream, slo: Slo, until_s: float) -> "MeasuredRequests":
+    """Return the requests of several replicas, and which of them count."""
     met = np.concatenate(
         [slo_met(part, **goodput_limits(slo, request_columns([part], stream.waits))) for part in parts]
     )
     columns = request_columns(parts, stream.waits)
     # Replicas that are down do not see the rest of the load, which belongs to the run.
-    over_s = max(seconds, float(np.max(columns["arrival_s"], initial=0.0)))
+    over_s = max(*(part.seconds for part in parts), float(np.max(columns["arrival_s"], initial=0.0)))
     by_users = [part.arrival_s[stream.of_crowd(part.class_index)] for part in parts]
     last_s = [float(arrival.max()) for arrival in by_users if arrival.size]
     begin, end = measured_time(columns, stream, min(over_s, until_s), last_s)
@@ -427,38 +462,7 @@ def fleet_outcome(
     if not done.any():  # shorter than one response: the time until the last of them counts
         end = over_s
         done = finished_in(columns, begin, end)
-    seen = arrived_in(columns, begin, end)
-    histogram = WeightedHistogram()
-    for part in parts:
-        histogram.merge(part.itl)
-    itl_s = histogram_spread(histogram)
-    measured = _Measured(columns, met, seen, done, end - begin, parts)
-    busy, batch, kv_occupancy = _gauges(parts, seconds, begin, end)
-    every = _figures(measured, np.ones(met.size, dtype=bool))
-    return FleetOutcome(
-        all=every,
-        classes={
-            name: _figures(measured, columns["class_index"] == index)
-            if len(stream.class_names) > 1
-            else every
-            for index, name in enumerate(stream.class_names)
-        },
-        seconds=seconds,
-        from_s=begin,
-        until_s=end,
-        itl_s=itl_s,
-        prefix_hit_fraction=every.prefix_hit_fraction,
-        preemptions=every.preemptions,
-        kv_occupancy_mean=kv_occupancy,
-        kv_occupancy_p99=max(part.kv_occupancy_p99 for part in parts),
-        batch_mean=batch,
-        busy_fraction=busy,
-        replicas=len(parts),
-        parts=tuple(parts),
-        target_values=target_values(columns, seen, slo, until_s, itl_s),
-        seen=_seen_by_users(columns, seen, every, stream.waits),
-        undecided=undecided(columns, seen, slo, until_s),
-    )
+    return MeasuredRequests(columns, met, arrived_in(columns, begin, end), done, begin, end, tuple(parts))
 
 
 def request_columns(parts: Sequence[Outcome], waits: Waits | None) -> dict[str, NDArray[Any]]:
@@ -501,7 +505,7 @@ def simulation_summary(
     names = ["device", *(tier.name for tier in caching.tiers)] if caching else []
     total = float(counts.sum())
     hits = {
-        name: outcome.prefix_hit_fraction * float(count) / total if total else 0.0
+        name: outcome.all.prefix_hit_fraction * float(count) / total if total else 0.0
         for name, count in zip(names, counts, strict=False)
     }
     return {
@@ -585,8 +589,8 @@ def _gauges(parts: Sequence[Outcome], seconds: float, begin: float, end: float) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
-    """What the figures of some of the requests are taken from."""
+class MeasuredRequests:
+    """The requests of a run, and which of them count."""
 
     columns: Mapping[str, NDArray[Any]]
     met: NDArray[np.bool_]
@@ -595,10 +599,13 @@ class _Measured:
     """Requests that arrived in the measured time."""
     done: NDArray[np.bool_]
     """Requests that finished in it."""
-    seconds: float
+    from_s: float
+    """Time from which the run is measured [s]."""
+    until_s: float
+    """Time until which it is [s]."""
     parts: Sequence[Outcome]
 
-    def totals(self, rows: NDArray[np.bool_]) -> ClassTotals:
+    def _totals(self, rows: NDArray[np.bool_]) -> ClassTotals:
         """Return the totals of the engines over some of the requests that arrived in the measured time."""
         classes = np.unique(self.columns["class_index"][rows]).tolist()
         total, first = ClassTotals(), 0
@@ -617,28 +624,29 @@ class _Measured:
                 total.add(ClassTotals(admitted, found, preemptions))
         return total
 
-
-def _figures(measured: _Measured, rows: NDArray[np.bool_]) -> Figures:
-    columns, seen = measured.columns, rows & measured.seen
-    status = columns["status"][seen]
-    finished, shed = (int(np.count_nonzero(status == kind)) for kind in (FINISHED, SHED))
-    done, count = rows & measured.done, int(np.count_nonzero(seen))
-    per_s = 1.0 / measured.seconds if measured.seconds > 0 else 0.0
-    totals = measured.totals(rows)
-    return Figures(
-        requests=count,
-        finished=finished,
-        shed=shed,
-        unfinished=count - finished - shed,
-        ttft_s=spread(columns["ttft_s"][seen]),
-        tpot_s=spread(columns["tpot_s"][seen]),
-        e2e_s=spread(columns["e2e_s"][seen]),
-        queue_s=spread(columns["queue_s"][seen]),
-        input_tokens_per_s=float(columns["input_tokens"][done].sum()) * per_s,
-        output_tokens_per_s=float(columns["output_tokens"][done].sum()) * per_s,
-        requests_per_s=int(np.count_nonzero(done)) * per_s,
-        goodput_requests_per_s=int(np.count_nonzero(done & measured.met)) * per_s,
-        slo_met_fraction=int(np.count_nonzero(measured.met[seen])) / count if count else 0.0,
-        prefix_hit_fraction=totals.cached_tokens / totals.prompt_tokens if totals.prompt_tokens else 0.0,
-        preemptions=totals.preemptions,
-    )
+    def figures(self, rows: NDArray[np.bool_]) -> Figures:
+        """Return the figures of some of the requests."""
+        columns, seen = self.columns, rows & self.seen
+        status = columns["status"][seen]
+        finished, shed = (int(np.count_nonzero(status == kind)) for kind in (FINISHED, SHED))
+        done, count = rows & self.done, int(np.count_nonzero(seen))
+        seconds = self.until_s - self.from_s
+        per_s = 1.0 / seconds if seconds > 0 else 0.0
+        totals = self._totals(rows)
+        return Figures(
+            requests=count,
+            finished=finished,
+            shed=shed,
+            unfinished=count - finished - shed,
+            ttft_s=spread(columns["ttft_s"][seen]),
+            tpot_s=spread(columns["tpot_s"][seen]),
+            e2e_s=spread(columns["e2e_s"][seen]),
+            queue_s=spread(columns["queue_s"][seen]),
+            input_tokens_per_s=float(columns["input_tokens"][done].sum()) * per_s,
+            output_tokens_per_s=float(columns["output_tokens"][done].sum()) * per_s,
+            requests_per_s=int(np.count_nonzero(done)) * per_s,
+            goodput_requests_per_s=int(np.count_nonzero(done & self.met)) * per_s,
+            slo_met_fraction=int(np.count_nonzero(self.met[seen])) / count if count else 0.0,
+            prefix_hit_fraction=totals.cached_tokens / totals.prompt_tokens if totals.prompt_tokens else 0.0,
+            preemptions=totals.preemptions,
+        )

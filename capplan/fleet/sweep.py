@@ -24,7 +24,7 @@ from capplan.fleet.search.recommended import replicas_at_speed
 from capplan.fleet.search.search_cache import SearchCache, content_key
 from capplan.fleet.search.simulated_layout import demand_at_replica, with_load_time
 from capplan.fleet.simulation import FleetOutcome, Stream, capacity_per_s, middle_rate, simulated_fleet
-from capplan.money.price import HOURS_PER_MONTH, Side, usd_per_million_tokens
+from capplan.money.price import Side, usd_per_million_tokens
 from capplan.numbers import Number
 from capplan.replica.estimate import closed_loop_requests
 from capplan.replica.replica import Replica, replica_of
@@ -82,11 +82,6 @@ class WhatIf:
     """Cost of a month, or of the job."""
 
 
-def paid_hours(plan: Plan) -> float:
-    """Return the hours that a plan is paid for: those of its job, else those of a month."""
-    return plan.money.job_hours if plan.money and plan.money.job_hours else HOURS_PER_MONTH
-
-
 def turned(change: str, plan: Plan, busy: Busy | None, side: Side = "likely") -> Turn:
     """Return the fleet of a plan with other numbers of replicas, or at other offers.
 
@@ -105,7 +100,7 @@ def turned(change: str, plan: Plan, busy: Busy | None, side: Side = "likely") ->
         for group, count in zip(groups, busy, strict=True)
         if (usd := group.usd_per_hour_of(count, side)) is not None
     ]
-    usd = paid_hours(plan) * sum(known) if len(known) == len(groups) else None
+    usd = plan.paid_hours * sum(known) if len(known) == len(groups) else None
     return Turn(change, sum(group.gpus for group in groups), usd)
 
 
@@ -114,7 +109,7 @@ def resized(question: Question, plan: Plan, terms: Terms, cache: SearchCache | N
     if plan.has_pools:
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_confidence(question.slo.confidence)
-    busy = replicas_of_layout(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
+    busy = replicas_of_layout(question, plan.single.layout, terms, cache)
     return None if busy is None else (busy,)
 
 
@@ -125,7 +120,7 @@ def busy_at_speed(
     if plan.has_pools:
         sizing = pools_sizing(question, plan, terms, cache)
         return None if isinstance(sizing, Reason) else sizing.at_speed(part)
-    trial = trial_of(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
+    trial = trial_of(question, plan.single.layout, terms, cache)
     busy = None if isinstance(trial, Reason) else replicas_at_speed(trial, part, terms)
     return None if busy is None else (busy,)
 
@@ -150,7 +145,7 @@ def by_traffic(
     -------
     by ratio; None where no number of replicas is enough
     """
-    trial = trial_of(question, plan.single.layout, plan.single.weight_dtype, terms, cache)
+    trial = trial_of(question, plan.single.layout, terms, cache)
     if isinstance(trial, Reason):
         return [None] * len(ratios)
     counts = (
@@ -319,7 +314,7 @@ def _row(point: Point, outcome: FleetOutcome, rate: float) -> Row:
         "usd_per_million_output_tokens": (
             float(usd_per_million_tokens(hourly, tokens_per_s)) if hourly and tokens_per_s else None
         ),
-        "preemptions": outcome.preemptions,
+        "preemptions": outcome.all.preemptions,
     }
 
 

@@ -106,6 +106,40 @@ class Device:
     """Set for a slice of a device."""
     emulated: tuple[str, ...] = ()
     """Dtypes that a measured device has no units for: none of their times is known, so nothing is predicted in them."""
+    cards: tuple["Device", ...] = ()
+    """Set for a machine of cards that are not alike, which counts as one device; in the order of llama.cpp."""
+
+
+def machine_of(cards: Sequence[Device]) -> Device:
+    """Return a machine of several cards as one device, with the memory, bandwidth and power of all; rates are those of each card.
+
+    Parameters
+    ----------
+    cards : in the order in which llama.cpp gives them layers
+    """
+    memory = [engine_memory_bytes(card) for card in cards]
+    powers = [card.tdp_w for card in cards if card.tdp_w is not None]
+    return replace(
+        cards[0],
+        name="+".join(card.name for card in cards),
+        title=", ".join(card.title for card in cards),
+        memory_bytes=sum(card.memory_bytes for card in cards),
+        reported_memory_bytes=sum(memory),
+        driver_memory_bytes=None,
+        memory_bytes_per_s=sum(card.memory_bytes_per_s for card in cards),
+        peak_flop_per_s={},
+        multiprocessors=None,
+        l2_bytes=None,
+        tdp_w=sum(powers) if len(powers) == len(cards) else None,
+        link=None,
+        link_bytes_per_s=None,
+        link_domain_devices=1,
+        node_devices=1,
+        network_bytes_per_s=None,
+        labels={},
+        figure_sources={},
+        cards=tuple(cards),
+    )
 
 
 NETWORKS: Mapping[str, float] = MappingProxyType(
@@ -130,6 +164,8 @@ https://www.infinibandta.org/infiniband-roadmap/; IEEE 802.3by, 802.3ba, 802.3bs
 """
 
 
+HOST = "host"
+"""Architecture of processors, which run models by themselves or hold what does not fit on a card."""
 MERGED = "calibration_merge"
 """Key of the statement that says what a calibration changed; it marks nothing as uncertain."""
 
@@ -210,6 +246,10 @@ class Efficiency:
     """No device of this vendor was timed."""
     offloaded: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
     """Fits for weights in the memory of the host: of a token, which the host computes, and of a prompt, whose weights cross PCIe."""
+    cards: tuple["Efficiency", ...] = ()
+    """Those of each card of a machine whose cards are not alike."""
+    longest_context_tokens: int | None = None
+    """Longest context of which speeds are known; None: any."""
     layer_split: LayerSplit | None = None
     """What layers in turn on several devices cost; None: a pipeline keeps a micro-batch for each stage in flight."""
     spreads: Mapping[str, tuple[float, ...]] = field(default_factory=dict)

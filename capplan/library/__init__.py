@@ -145,6 +145,9 @@ class ReplicaOptions(TypedDict, total=False):
     gpu_memory_utilization: float | None
     backend: str | None
     n_gpu_layers: int | None
+    tensor_split: str | None
+    split_mode: str
+    main_gpu: int | None
     n_cpu_moe: int | None
     host_bandwidth: float | None
     host_memory: float | None
@@ -291,6 +294,9 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     max_num_batched_tokens : [tokens] most tokens of one step; None: the default of the engine
     backend : of llama.cpp: cuda, metal, vulkan, rocm, sycl or cpu; None: the usual one of the device
     n_gpu_layers : last layers that llama.cpp keeps on the device, the LM head counted as one; None: all
+    tensor_split : parts of the layers for each card of a machine such as rtx-4090+rtx-3060:12gb, or fastest; None: by memory
+    split_mode : layer, or none for one card of a machine
+    main_gpu : card of a machine that runs by itself, counted from 0
     n_cpu_moe : first layers whose routed experts llama.cpp keeps in the memory of the host; None: none
     host_bandwidth : [B/s] bandwidth of the memory of the host; with no layers stated, the fastest split that fits is found
     host_memory : [B] memory of the host that weights may take; None: as much as they need

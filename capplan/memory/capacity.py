@@ -7,7 +7,7 @@ import numpy as np
 from capplan.engine.profile import EngineProfile, MemoryRules
 from capplan.errors import Reason, Refusal
 from capplan.memory.launch import Launch
-from capplan.memory.layer_groups import cache_kinds
+from capplan.memory.layer_groups import CacheKind, cache_kinds
 from capplan.memory.pool import (
     block_capacity,
     compressed_layers,
@@ -62,21 +62,23 @@ def stages_of(network: Network, stages: int) -> list[Stage]:
     edges = stage_edges(len(network.layers), stages)
     for index, (start, end) in enumerate(edges):
         first, last = index == 0, index == len(edges) - 1
-        part = replace(network, layers=network.layers[start:end], tied_embeddings=False)
-        if not first:
-            part = replace(part, embedding_parameters=0, vision_parameters=0, other_parameters=0)
-        if last:
-            head_format = (
-                network.embedding_format if network.tied_embeddings else network.lm_head.weight_format
-            )
-            part = replace(part, lm_head=replace(network.lm_head, weight_format=head_format))
-        else:
-            no_head = replace(network.lm_head, outputs=0, bias=0)
-            part = replace(part, lm_head=no_head, pooler=None, final_norm_parameters=0)
+        part = part_of(network, start, end, first=first, last=last)
         stage = Stage(part, first, last, (end - start) / len(network.layers))
         if stage not in distinct:
             distinct.append(stage)
     return distinct
+
+
+def part_of(network: Network, start: int, end: int, *, first: bool, last: bool) -> Network:
+    """Return some layers of a network by themselves, with the embedding on the first part and the LM head on the last."""
+    part = replace(network, layers=network.layers[start:end], tied_embeddings=False)
+    if not first:
+        part = replace(part, embedding_parameters=0, vision_parameters=0, other_parameters=0)
+    if last:
+        head_format = network.embedding_format if network.tied_embeddings else network.lm_head.weight_format
+        return replace(part, lm_head=replace(network.lm_head, weight_format=head_format))
+    no_head = replace(network.lm_head, outputs=0, bias=0)
+    return replace(part, lm_head=no_head, pooler=None, final_norm_parameters=0)
 
 
 def stage_edges(layers: int, stages: int) -> list[tuple[int, int]]:
@@ -181,23 +183,21 @@ def cache_capacity(
     if rules.whole_windows or (rules.budget == "utilisation" and not rules.layer_groups):
         kinds = [replace(kind, kind="full") if kind.kind == "window" else kind for kind in kinds]
     if rules.budget != "utilisation":
-        if network.encoder is not None:
-            kinds = [
-                *kinds,
-                *(
-                    replace(kind, layers=network.encoder.tower.layers)
-                    for kind in kinds
-                    if kind.kind == "source"
-                ),
-            ]
-        held = [
-            replace(k, token_bytes=k.token_bytes * layer_share, state_bytes=k.state_bytes * layer_share)
-            for k in kinds
-        ]
+        held = _held_kinds(kinds, network, layer_share)
         return split_capacity(kv_bytes_available, held, launch.block_tokens, context, step, rules)
     layout = grouped_layout(kinds, launch.block_tokens, context, step, layer_share)
     tokens, sequences = block_capacity(kv_bytes_available, layout, context, rules)
     return tokens, sequences, layout.sequence_blocks * layout.block_bytes
+
+
+def _held_kinds(kinds: list[CacheKind], network: Network, layer_share: Number) -> list[CacheKind]:
+    """Return the caches of a pipeline stage that has a share of the layers, those of an encoder too."""
+    layers = network.encoder.tower.layers if network.encoder is not None else 0
+    sources = [replace(kind, layers=layers) for kind in kinds if kind.kind == "source" and layers]
+    return [
+        replace(kind, token_bytes=kind.token_bytes * layer_share, state_bytes=kind.state_bytes * layer_share)
+        for kind in (*kinds, *sources)
+    ]
 
 
 def state_blocks(

@@ -36,6 +36,8 @@ class Launch:
     """Multiple to which the inputs of mxfp4 experts are padded."""
     sent: Number = 0.0
     """1 where each rank sends its tokens to the ranks of their experts (`operators.expert_exchange`)."""
+    holds_embedding: Number = 0.0
+    """1 where the embedding that llama.cpp keeps in the memory of the host is in this one: on a processor."""
     one_sided: Number = 0.0
     """1 where it does so over one NVLink domain, with a place in memory for every token of every rank."""
 

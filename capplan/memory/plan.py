@@ -172,7 +172,8 @@ def _stage_plan(stage: Stage, network: Network, launch: Launch, profile: EngineP
     )
     if rules.host_embedding and not network.tied_embeddings:
         element = FORMATS[network.embedding_format].bytes_per_element
-        weights = weights - element * stage.network.embedding_parameters / launch.tensor
+        elsewhere = (1.0 - launch.holds_embedding) * stage.network.embedding_parameters
+        weights = weights - element * elsewhere / launch.tensor
     if network.adapters is not None:
         adapter = adapter_bytes_per_rank(stage.network, launch.stage_sharding)
         weights = weights + network.adapters.slots * adapter

@@ -241,6 +241,15 @@ def block_capacity(
     return tokens, sequences
 
 
+def _beside_states(pool: Number, size: Number, states: Number, rules: MemoryRules) -> tuple[Number, Number]:
+    """Return the sequences of a pool of which states may have a part of their own, and what is left for tokens [B]."""
+    if rules.state_pool_ratio is None or not np.any(states > 0):
+        return pool / size, pool
+    rest = pool / (1.0 + rules.state_pool_ratio)
+    growing = np.maximum(size - states, 1.0)
+    return np.minimum((pool - rest) / np.maximum(states, 1.0), rest / growing), rest
+
+
 def split_capacity(
     available_bytes: Number,
     kinds: list[CacheKind],
@@ -297,12 +306,7 @@ def split_capacity(
         share = rules.window_tokens_ratio if np.any(full > 0) else 1.0
         tokens: Number = np.floor(pool / (full + share * sliding))
         return tokens, np.minimum(tokens / whole, share * tokens / kept), size
-    sequences: Number = pool / size
-    rest = pool
-    if rules.state_pool_ratio is not None and np.any(states > 0):
-        rest = pool / (1.0 + rules.state_pool_ratio)
-        growing = np.maximum(size - states, 1.0)
-        sequences = np.minimum((pool - rest) / np.maximum(states, 1.0), rest / growing)
+    sequences, rest = _beside_states(pool, size, states, rules)
     if windows:
         return np.floor(sequences * whole), sequences, size
     return np.floor(rest / np.maximum(full, 1.0)), sequences, size

@@ -129,6 +129,81 @@ def breakeven_decline(
     return low
 
 
+def tied_up_ratio(upfront_fraction: float, term_months: float, interest_fraction: float) -> float:
+    """Return what a term costs with interest on its upfront part over what it costs without.
+
+        x = 1 + a i (T + 1) / 24
+
+    The upfront part is used up evenly, so in month k of T the share (T - k + 1) / T of it is tied up, on average (T + 1) / (2 T).
+
+    Parameters
+    ----------
+    upfront_fraction : [-]
+        a, share of the whole term that is paid at its start.
+    term_months : [months]
+        T.
+    interest_fraction : [-]
+        i, of a year, a twelfth of it each month.
+
+    Returns
+    -------
+    [-]
+        x, one without interest or without an upfront part.
+
+    Examples
+    --------
+    A year paid upfront at 12%: one percent a month on six and a half months of its cost, in a year of twelve:
+
+    >>> round(tied_up_ratio(1.0, 12.0, 0.12), 6)
+    1.065
+
+    References
+    ----------
+    Brealey, Myers, Allen, "Principles of Corporate Finance", chapter 2: the opportunity cost of capital, as simple interest.
+    """
+    return 1.0 + upfront_fraction * interest_fraction * (term_months + 1.0) / 24.0
+
+
+@dataclass(frozen=True, slots=True)
+class PaidTerm:
+    """How a committed device is paid for."""
+
+    months: float
+    """Term of a reservation, or life of a purchase."""
+    upfront_usd: float
+    """Price of one device at the start of the term."""
+    running_usd_per_month: float
+    """Monthly cost of one device, whether it is used or not."""
+    residual_usd: float = 0.0
+    """Residual value of one device at the end of its life."""
+    interest_fraction: float = 0.0
+    """Cost of capital of a year, on what is paid upfront and not used up yet."""
+    bought: bool = False
+    """Whether the device is owned: nothing is owed after the horizon, and it is worth something."""
+
+    @property
+    def amortised_usd_per_month(self) -> float:
+        """Return the cost of a month of one device, its upfront part spread evenly over the term, without the cost of capital.
+
+            a = (u - v) / T + r
+
+        Returns
+        -------
+        [$/month]
+            a: upfront u less the residual value v, over a term of T months, and the running cost r
+        """
+        return (self.upfront_usd - self.residual_usd) / self.months + self.running_usd_per_month
+
+    def at(self, price_ratio: float) -> "PaidTerm":
+        """Return a term that begins at another price of its device; electricity and upkeep of what is bought stay."""
+        return replace(
+            self,
+            upfront_usd=self.upfront_usd * price_ratio,
+            running_usd_per_month=self.running_usd_per_month * (1.0 if self.bought else price_ratio),
+            residual_usd=self.residual_usd * price_ratio,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """One way to pay for a device."""
@@ -153,6 +228,8 @@ class Offer:
     """Price on demand of the same device, without a discount of one's own; None: none is known."""
     discounted_ratio: float = 1.0
     """Price on demand with that discount over the one without it."""
+    term: PaidTerm | None = None
+    """How the price at all hours is paid over a term; None: as it is used."""
 
     def ratio_at(self, side: Literal["low", "high"]) -> float:
         """Return the lowest or the highest offer over the likely price."""

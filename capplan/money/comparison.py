@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from capplan.money.cash import CostLine, total_usd
 from capplan.money.hosted import (
     Hosted,
     HostedBill,
@@ -13,10 +12,10 @@ from capplan.money.hosted import (
     TokenPrice,
     billed_class,
     hosted_bill,
-    outside_usd,
     provisioned_units,
 )
-from capplan.money.price import Prices, most_usd
+from capplan.money.ledger import Entry, Growing, total_usd
+from capplan.money.price import most_usd
 from capplan.numbers import Array
 from capplan.serving.steady_state import replicas_over_time
 from capplan.workload.statistics import Repeated
@@ -47,17 +46,34 @@ class OwnFleet:
     """Request rate at the peak today [req/s]."""
     groups: tuple[PaidReplicas, ...]
     """All replicas, or those that prefill and those that decode."""
-    terms: Prices
-    machines_usd: float
-    """Cost of the machines of today's plan: of a month, or of one job."""
-    outside_usd: float = 0.0
-    """Cost of retrieval and tools for today's requests."""
-    other: tuple[CostLine, ...] = ()
-    """What today's service takes in addition to GPUs and people."""
+    entries: tuple[Entry, ...]
+    """The ledger of today's plan: of a month, or of one job."""
 
-    def other_usd(self, grows_with: str) -> float:
-        """Return the lines of today's service that grow with something [$]."""
-        return total_usd([line for line in self.other if line.grows_with == grows_with])
+    @property
+    def machines_usd(self) -> float:
+        """Return the cost of the machines of today's plan [$]."""
+        return total_usd(self.entries, "machines")
+
+    @property
+    def outside_usd(self) -> float:
+        """Return the cost of retrieval and tools for today's requests [$]."""
+        return total_usd(self.entries, "outside")
+
+    @property
+    def usd_today(self) -> float:
+        """Return the cost of the plan, with what is outside the GPUs [$]."""
+        return total_usd(self.entries)
+
+    def beside_usd(self, grows_with: Growing) -> float:
+        """Return what the entries other than machines cost today that grow with something [$]."""
+        beside = (entry for entry in self.entries if entry.kind != "machines")
+        return sum(entry.usd for entry in beside if entry.grows_with == grows_with)
+
+    @property
+    def per_machines_usd(self) -> float:
+        """Return what overhead, a support plan and staging cost for each dollar of the machines."""
+        beside = (entry for entry in self.entries if entry.kind != "machines")
+        return sum(entry.usd_each for entry in beside if entry.grows_with == "machines")
 
     def usd(self, request_rate: float) -> float:
         """Return the cost at another peak rate, with what grows with every request."""
@@ -65,7 +81,7 @@ class OwnFleet:
 
     def usd_of_requests(self, request_rate: float) -> float:
         """Return what grows with every request, at another peak rate: what is outside the GPUs, and egress [$]."""
-        return (self.outside_usd + self.other_usd("traffic")) * request_rate / self.request_rate
+        return self.beside_usd("traffic") * request_rate / self.request_rate
 
     def usd_served(self, request_rate: float) -> float:
         """Return the cost at another peak rate, without what grows with every request [$]."""
@@ -77,9 +93,7 @@ class OwnFleet:
 
     def usd_with(self, machines_usd: float) -> float:
         """Return the cost with machines at another price, without what grows with every request [$]."""
-        support = self.other_usd("machines") / self.machines_usd if self.machines_usd else 0.0
-        share = 1.0 + self.terms.overhead + support
-        return machines_usd * share + self.terms.people_usd_per_month + self.other_usd("nothing")
+        return machines_usd * (1.0 + self.per_machines_usd) + self.beside_usd("nothing")
 
     def usd_at(self, request_rates: Array) -> Array:
         """Return the cost at other peak rates, without what grows with every request [$]."""
@@ -90,11 +104,6 @@ class OwnFleet:
         """Return the peak rates from which on another replica is needed, ascending from zero, MOST_REPLICAS of them."""
         steps = [group.request_rate * np.arange(MOST_REPLICAS + 1) for group in self.groups]
         return np.unique(np.concatenate(steps))[: MOST_REPLICAS + 1]
-
-    @property
-    def usd_today(self) -> float:
-        """Return the cost of the plan, with what is outside the GPUs."""
-        return self.terms.usd(self.machines_usd, total_usd(self.other)) + self.outside_usd
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +179,7 @@ class Comparison:
             y: the fleet costs c and the API a, machines m with overhead f, and s of a support plan and staging; None if that is at no price, or without one
         """
         own = self.own
-        machines = own.machines_usd * (1.0 + own.terms.overhead) + own.other_usd("machines")
+        machines = own.machines_usd + own.beside_usd("machines")
         if machines <= 0.0:
             return None
         ratio = 1.0 + (self.apis[0].bill.usd - own.usd_today) / machines
@@ -248,13 +257,12 @@ def compare(
 
     Parameters
     ----------
-    own : the plan at any traffic
+    own : the plan at any traffic, with its ledger
     traffic : its requests, class by class
     prices : of the APIs
     terms : how the APIs are used
     repeated : by class, what its prompts repeat, where a trace names their blocks or sessions send them again
     """
-    own = replace(own, outside_usd=outside_usd(traffic))
     step_rates = own.step_rates
 
     def own_usd(step: int) -> float:

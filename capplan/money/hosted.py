@@ -1,6 +1,7 @@
 """A month of traffic at a hosted API: prices by kind of token, what decides the bill of a class of requests, and a day of one shared prefix with and without caching."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
 from typing import Annotated, Literal
@@ -285,6 +286,11 @@ class TokenPrice:
         """PROVIDER/MODEL."""
         return f"{self.provider}/{self.model}"
 
+    def at_rates(self, changed: Callable[[TokenRates], TokenRates]) -> "TokenPrice":
+        """Return the price with other rates, in each tier of the prompt length."""
+        tiers = tuple((above, changed(rates)) for above, rates in self.tiers)
+        return replace(self, rates=changed(self.rates), tiers=tiers)
+
 
 @dataclass(frozen=True, slots=True)
 class HostedTraffic:
@@ -334,12 +340,7 @@ def written_to_live(price: TokenPrice, time_to_live_s: float | None) -> TokenPri
     if longer is None or time_to_live_s is None or time_to_live_s <= (price.time_to_live_s or 0.0):
         return price
     ratio = longer.write_ratio
-
-    def dearer(rates: TokenRates) -> TokenRates:
-        return replace(rates, cache_write=ratio * rates.input)
-
-    tiers = tuple((above, dearer(rates)) for above, rates in price.tiers)
-    return replace(price, rates=dearer(price.rates), tiers=tiers)
+    return price.at_rates(lambda rates: replace(rates, cache_write=ratio * rates.input))
 
 
 @dataclass(frozen=True, slots=True)
@@ -502,11 +503,11 @@ def default_way(price: TokenPrice, time_to_live_s: float | None) -> CacheWay:
             rates, input=rates.input if rates.cache_write is None else rates.cache_write, cache_read=None
         )
 
-    tiers = tuple((above, written(rates)) for above, rates in price.tiers)
-    shortest = price.minimum_prefix_tokens
-    plain = replace(price.rates, cache_read=None) if shortest else written(price.rates)
-    begin = ((shortest - 1.0, written(price.rates)),) if shortest else ()
-    return CacheWay(WRITTEN_ANEW, replace(price, rates=plain, tiers=(*begin, *tiers)))
+    shortest, every = price.minimum_prefix_tokens, price.at_rates(written)
+    if shortest:
+        begin = (shortest - 1.0, every.rates)
+        every = replace(every, rates=replace(price.rates, cache_read=None), tiers=(begin, *every.tiers))
+    return CacheWay(WRITTEN_ANEW, every)
 
 
 def cache_ways(price: TokenPrice, time_to_live_s: float | None) -> tuple[CacheWay, ...]:
@@ -530,9 +531,7 @@ def cache_ways(price: TokenPrice, time_to_live_s: float | None) -> tuple[CacheWa
     >>> [way.name for way in cache_ways(claude, 3600.0)]
     ['not cached', 'kept for 3600 s']
     """
-    rates = replace(price.rates, cache_read=None)
-    tiers = tuple((above, replace(tier, cache_read=None)) for above, tier in price.tiers)
-    ways = [CacheWay(NOT_CACHED, replace(price, rates=rates, tiers=tiers))]
+    ways = [CacheWay(NOT_CACHED, price.at_rates(lambda rates: replace(rates, cache_read=None)))]
     if price.rates.cache_read is None:
         return tuple(ways)
     if price.keeps_by_itself:
@@ -621,12 +620,6 @@ def per_request(request_class: RequestClass, price: TokenPrice) -> PerRequest:
         float(held.max()),
         float(held.mean()),
     )
-
-
-def _asked_at_once(traffic: HostedTraffic, price: TokenPrice, request_class: RequestClass) -> PerRequest:
-    """Return the mean cost of a request to an API, with all answers that it asks for."""
-    each = per_request(request_class, price)
-    return replace(each, output_usd=each.output_usd * traffic.answers_at(price))
 
 
 def price_on(price: TokenPrice, day: str) -> TokenPrice:
@@ -763,69 +756,47 @@ def _paid_by_the_hour(price: TokenPrice) -> bool:
 
 
 def _billed_way(traffic: HostedTraffic, way: CacheWay, terms: Hosted, load_ratio: float) -> BilledClass:
-    """Return what decides the cost of one class with one way to use the cache."""
-    price = way.price
-    if traffic.reuse is not None and price.rates.cache_read is not None:
-        return _traced_class(traffic, traffic.reuse, way, terms, load_ratio)
-    request_class, each = traffic.request_class, _asked_at_once(traffic, price, traffic.request_class)
-    rates = traffic.rates_per_s * load_ratio / traffic.answers_at(price)
+    """Return what decides the cost of one class with one way to use the cache.
+
+    Of prompts that repeat earlier ones what is found is read, and all else of those that are long enough to be kept is written.
+    """
+    price, request_class = way.price, traffic.request_class
+    reuse = None if price.rates.cache_read is None else traffic.reuse
+    if reuse is not None:
+        request_class = replace(request_class, shared_prefix_tokens=math.inf)
+    each, answers = per_request(request_class, price), traffic.answers_at(price)
+    rates, alive_s = traffic.rates_per_s * load_ratio / answers, time_to_live_s(price, terms)
     share = request_class.prefix_hit_fraction if each.prefix_tokens else 0.0
-    storage = price.storage_usd_per_million_tokens_hour if share else 0.0
+    storage = price.storage_usd_per_million_tokens_hour if share and reuse is None else 0.0
     assert storage is not None
-    hit_fraction = stored = 0.0
-    if share:
+    hits, stored = np.zeros(1), 0.0
+    if reuse is not None:
+        share = 1.0
+        hits = np.array([reuse.hit_fraction(alive_s, float(rate)) if rate else 0.0 for rate in rates])
+    elif share:
         apart = terms.prefixes / share
         cv = float(replica_arrival_cv(request_class.arrival_cv, apart, "random"))
-        reused, kept = hits_and_storage(price, rates / apart, time_to_live_s(price, terms), cv)
-        hit_fraction = float((reused * rates).sum() / rates.sum())
+        hits, kept = hits_and_storage(price, rates / apart, alive_s, cv)
         stored = float(kept.mean()) * traffic.hours * terms.prefixes * each.prefix_tokens * 1e-6
+    batched, usual = _batched_fraction(traffic, terms), price.batch_discount_fraction
+    reads = price.batch_read_discount_fraction
     return BilledClass(
-        each,
+        replace(each, output_usd=each.output_usd * answers),
         float(rates.mean()) * traffic.hours * 3600.0,
-        *_batch_fractions(traffic, price, terms),
-        _peak_ratio(price, rates),
+        usual * batched,
+        (usual if reads is None else reads) * batched,
+        1.0 if price.peak is None else price.peak.mean_ratio(rates),
         way,
         share,
-        hit_fraction,
+        float((hits * rates).sum() / rates.sum()) if share else 0.0,
         stored,
         storage,
     )
 
 
-def _batch_fractions(traffic: HostedTraffic, price: TokenPrice, terms: Hosted) -> tuple[float, float]:
-    """Return what batches take off the price of all, and off cache reads."""
-    batched, usual = _batched_fraction(traffic, terms), price.batch_discount_fraction
-    reads = price.batch_read_discount_fraction
-    return usual * batched, (usual if reads is None else reads) * batched
-
-
-def _peak_ratio(price: TokenPrice, rates_per_s: Array) -> float:
-    return 1.0 if price.peak is None else price.peak.mean_ratio(rates_per_s)
-
-
 def keeps_a_prefix(request_class: RequestClass, price: TokenPrice) -> bool:
     """Return whether a hosted API keeps the shared prefix of a class."""
     return request_class.prefix_hit_fraction > 0.0 and per_request(request_class, price).prefix_tokens > 0.0
-
-
-def _traced_class(
-    traffic: HostedTraffic, reuse: Reuse, way: CacheWay, terms: Hosted, load_ratio: float
-) -> BilledClass:
-    """Return what decides the cost of a class whose prompts repeat earlier ones: what is found is read, all else of the prompts that are long enough to be kept is written."""
-    price = way.price
-    each = _asked_at_once(traffic, price, replace(traffic.request_class, shared_prefix_tokens=math.inf))
-    rates = traffic.rates_per_s * load_ratio / traffic.answers_at(price)
-    alive_s = time_to_live_s(price, terms)
-    hits = np.array([reuse.hit_fraction(alive_s, float(rate)) if rate else 0.0 for rate in rates])
-    return BilledClass(
-        each,
-        float(rates.mean()) * traffic.hours * 3600.0,
-        *_batch_fractions(traffic, price, terms),
-        _peak_ratio(price, rates),
-        way,
-        prefix_fraction=1.0,
-        hit_fraction=float((hits * rates).sum() / rates.sum()),
-    )
 
 
 def hosted_bill(

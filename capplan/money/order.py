@@ -408,31 +408,32 @@ def cheapest_cover(
     ----------
     Martello and Toth 1990, "Knapsack Problems", section 3.6 (the unbounded knapsack problem, here as a covering problem).
     """
-    counts = [0] * len(capacities)
-    left = units
-    for i, (capacity, price, limit) in enumerate(zip(capacities, prices, most, strict=True)):
+    counts, left = [0] * len(capacities), units
+    for i, (capacity, price) in enumerate(zip(capacities, prices, strict=True)):
         if price == 0.0 and left > 0:  # what is there already is filled first
-            counts[i] = ceil(left / capacity) if limit is None else min(limit, ceil(left / capacity))
+            counts[i] = _at_most(most[i], ceil(left / capacity))
             left -= counts[i] * capacity
     paid = [i for i, price in enumerate(prices) if price > 0.0]
-    if left <= 0:
-        return tuple(counts)
     free = [i for i in paid if most[i] is None]
     if len(free) == len(paid) and free:
         best = min(free, key=lambda i: (prices[i] / capacities[i], -capacities[i]))
         kept = capacities[best] * max(capacities[i] for i in free)
-        counts[best] += max(0, (left - kept) // capacities[best])
+        counts[best] = max(0, (left - kept) // capacities[best])
         left -= counts[best] * capacities[best]
     elif left > MOST_LIMITED:
         raise InputError(
             f"fleet.max_machines: {left:,} replicas are too many to look for an order with limits; leave the limits out"
         )
-    rest = _covered(left, tuple((capacities[i], prices[i], most[i]) for i in paid))
+    rest = _covered(max(left, 0), tuple((capacities[i], prices[i], most[i]) for i in paid))
     if rest is None:
         return None
     for i, count in zip(paid, rest, strict=True):
         counts[i] += count
     return tuple(counts)
+
+
+def _at_most(limit: int | None, count: int) -> int:
+    return count if limit is None else min(limit, count)
 
 
 def _covered(units: int, kinds: tuple[tuple[int, float, int | None], ...]) -> tuple[int, ...] | None:
@@ -592,12 +593,8 @@ def surviving_cover(
             taken = _cheapest(larger, prices, most, over)
             if taken is None:
                 break
-            rest = cheapest_cover(
-                units + (lost - over) * size,
-                [capacities[i] for i in small],
-                [prices[i] for i in small],
-                [most[i] for i in small],
-            )
+            sizes, usd, limits = zip(*((capacities[i], prices[i], most[i]) for i in small), strict=True)
+            rest = cheapest_cover(units + (lost - over) * size, sizes, usd, limits)
             if rest is None:
                 continue
             counts = [0] * len(capacities)
@@ -605,10 +602,9 @@ def surviving_cover(
                 counts[i] += count
             cost = sum(n * p for n, p in zip(counts, prices, strict=True))
             spares = spares_in([(c, n) for c, n in zip(capacities, counts, strict=True) if n], units, lost)
-            if spares is None:
-                continue
-            rank = (round(cost, 9), spares, sum(counts), tuple(counts))
-            best = rank if best is None else min(best, rank)
+            if spares is not None:
+                rank = (round(cost, 9), spares, sum(counts), tuple(counts))
+                best = rank if best is None else min(best, rank)
     return None if best is None else best[3]
 
 
@@ -618,8 +614,7 @@ def _cheapest(
     """Return the cheapest machines of some kinds: kind -> number; None if there are too few."""
     taken: dict[int, int] = {}
     for i in sorted(kinds, key=lambda kind: prices[kind]):
-        limit = most[i]
-        taken[i] = count if limit is None else min(count, limit)
+        taken[i] = _at_most(most[i], count)
         count -= taken[i]
     return None if count else taken
 
@@ -654,43 +649,51 @@ def order_of(
     -------
     Order; None if no machine holds such a replica, or if there are too few of them
     """
+    size = (replica_gpus, node_gpus, busy, survive, energy_usd_per_gpu_hour)
+    if survive.domain == "zone" and survive.count:
+        able = any(machines_per_replica(item.gpus, replica_gpus, node_gpus)[1] for item in machines)
+        return _zoned(machines, *size) if able else None
+    found = _covering(machines, *size)
+    single = tuple(machine for machine in machines if machine.sold_by == 1)
+    if found is None or not 0 < len(single) < len(machines):
+        return found
+    without = _covering(single, *size)
+    return without if without and without.usd_per_hour < found.usd_per_hour else found
+
+
+def _covering(
+    machines: tuple[Machine, ...],
+    replica_gpus: int,
+    node_gpus: int,
+    busy: int,
+    survive: Survival,
+    energy_usd_per_gpu_hour: float,
+) -> Order | None:
+    """Return the cheapest order by the price of single machines, of which those that are sold in lots are bought in whole lots."""
     fits = [(machine, *machines_per_replica(machine.gpus, replica_gpus, node_gpus)) for machine in machines]
     able = [(machine, group, held) for machine, group, held in fits if held]
     if not able:
         return None
-    needed = busy + survive.unavailable
-    if survive.domain == "zone" and survive.count:
-        return _zoned(machines, replica_gpus, node_gpus, busy, survive, energy_usd_per_gpu_hour)
-    capacities = [held for _, _, held in able]
+    needed, lost, capacities = busy + survive.unavailable, survive.lost_machines, [held for *_, held in able]
     prices = [
         group * (machine.usd_per_hour + energy_usd_per_gpu_hour * machine.gpus) for machine, group, _ in able
     ]
     most = [None if machine.most is None else machine.most // group for machine, group, _ in able]
-    lost = survive.lost_machines
-    spares: int | None = survive.count
     if lost:
         counts = surviving_cover(needed, capacities, prices, most, lost)
     else:
         counts = cheapest_cover(needed + survive.count, capacities, prices, most)
     if counts is None:
         return None
-    if lost:
-        spares = spares_in([(c, n) for c, n in zip(capacities, counts, strict=True) if n], needed, lost)
+    held = [(capacity, count) for capacity, count in zip(capacities, counts, strict=True) if count]
+    spares = spares_in(held, needed, lost) if lost else survive.count
     assert spares is not None
-    found = Order(
-        tuple(
-            OrderLine(machine, bought, count * held if group > 1 else bought * held, group)
-            for (machine, group, held), count in zip(able, counts, strict=True)
-            if count and (bought := machine.in_lots(count, group))
-        ),
-        busy,
-        spares + survive.unavailable,
+    lines = (
+        OrderLine(machine, bought, count * held if group > 1 else bought * held, group)
+        for (machine, group, held), count in zip(able, counts, strict=True)
+        if count and (bought := machine.in_lots(count, group))
     )
-    single = tuple(machine for machine in machines if machine.sold_by == 1)
-    if not 0 < len(single) < len(machines):
-        return found
-    without = order_of(single, replica_gpus, node_gpus, busy, survive, energy_usd_per_gpu_hour)
-    return without if without and without.usd_per_hour < found.usd_per_hour else found
+    return Order(tuple(lines), busy, spares + survive.unavailable)
 
 
 @lru_cache(maxsize=10_000)

@@ -1,6 +1,6 @@
 """Prices: cost formulas, and the choice of a price for a device."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date
 from math import inf
@@ -323,65 +323,6 @@ class Prices:
     def people_usd_per_month(self) -> float:
         """Return what people cost, as it is stated or assumed."""
         return ASSUMED_PEOPLE_USD_PER_MONTH if self.people_assumed else self.people or 0.0
-
-    def usd(self, machines_usd: float, other_usd: float = 0.0) -> float:
-        """Return the cost of a month with people, overhead and what else a service takes.
-
-            c = m (1 + f) + p + x
-
-        Parameters
-        ----------
-        machines_usd : [$]
-            m; f is the overhead, p what people cost.
-        other_usd : [$]
-            x, the lines of prices.other.
-
-        Returns
-        -------
-        [$]
-            c
-        """
-        return self.machines_usd(machines_usd) + self.people_usd_per_month + other_usd
-
-    def machines_usd(self, usd: float) -> float:
-        """Return what machines cost with the overhead on their price [$].
-
-        Examples
-        --------
-        >>> Prices(overhead=0.25).machines_usd(1000.0)
-        1250.0
-        """
-        return usd * (1.0 + self.overhead)
-
-    def machines_usd_within(self, usd: float, includes: Collection[str], other_usd: float = 0.0) -> float:
-        """Return what a budget leaves for machines.
-
-            m = (c - p - x) / (1 + f + s + g)
-
-        Parameters
-        ----------
-        usd : [$]
-            c.
-        includes : what the budget pays for in addition to the machines: `people` p, `overhead` f, and `other`: x, the support plan s and staging g
-        other_usd : [$]
-            x, the lines of prices.other that do not follow the price of the machines
-
-        Returns
-        -------
-        [$]
-            m, below zero if people and the rest cost more than the budget
-
-        Examples
-        --------
-        >>> Prices(people=14_000.0, overhead=0.25).machines_usd_within(64_000.0, ("people", "overhead"))
-        40000.0
-        """
-        people = self.people_usd_per_month if "people" in includes else 0.0
-        overhead = self.overhead if "overhead" in includes else 0.0
-        if "other" not in includes:
-            return (usd - people) / (1.0 + overhead)
-        follows = self.other.price("support") + self.other.price("staging")
-        return (usd - people - other_usd) / (1.0 + overhead + follows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -773,6 +714,29 @@ def price_of(records: Sequence[PriceRecord], device: Device, choice: Prices) -> 
         highest=whole.highest and _shared(whole.highest, share),
         assumption=replace(whole.assumption, what=f"{said}; {whole.assumption.what}"),
     )
+
+
+PRICED_TERMS: tuple[Commitment | Term, ...] = (ON_DEMAND, "reserved-1y", "reserved-3y", "owned")
+"""Ways to pay whose public prices an answer shows next to each other."""
+
+
+def prices_by_term(records: Sequence[PriceRecord], device: Device, choice: Prices) -> tuple[ChosenPrice, ...]:
+    """Return the public prices of a device by how long one commits to it, of all providers; empty if fewer than two ways to pay have one.
+
+    Examples
+    --------
+    >>> from capplan.readers.catalogue.hardware import device
+    >>> gpu = device("h100-sxm")
+    >>> listed = [PriceRecord("h100-sxm", "a", "on-demand", 4.0, "page", "2026-10"), PriceRecord("h100-sxm", "b", "owned", 1.5, "page", "2026-04")]
+    >>> [(price.commitment, price.usd_per_hour) for price in prices_by_term(listed, gpu, Prices())]
+    [('on-demand', 4.0), ('owned', 1.5)]
+    >>> prices_by_term(listed[:1], gpu, Prices())
+    ()
+    """
+    every = replace(choice, provider=ANY_PROVIDER, region=None)
+    found = (price_of(records, device, replace(every, commitment=term)) for term in PRICED_TERMS)
+    known = tuple(price for price in found if price is not None)
+    return known if len(known) > 1 and known[0].records else ()
 
 
 def _shared(record: PriceRecord, share: float) -> PriceRecord:

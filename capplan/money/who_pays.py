@@ -1,8 +1,10 @@
 """The cost of a fleet by class of requests and by tenant: by the time that their prefill and decode take of the GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
+from capplan.money.ledger import Entry, MachineEntry, Paid, machines_of
 from capplan.numbers import Number
 
 
@@ -57,6 +59,13 @@ class ClassUse:
     requests_per_conversation: float | None = None
     outside_usd: float = 0.0
     """Cost of all these requests outside the GPUs."""
+    groups: tuple[int, int] = (0, 0)
+    """Positions of the replicas that prefill for it, and of those that decode."""
+
+    @property
+    def phases_s(self) -> tuple[float, float]:
+        """Time of replicas that the prefills of all requests take, and their decodes."""
+        return self.requests * self.prefill_s, self.requests * self.decode_s
 
     @property
     def replica_s(self) -> float:
@@ -76,8 +85,6 @@ class Share:
     decode_usd: float
     idle_usd: float
     """Its part of the line of idle GPUs, in the same proportion; not in `usd`."""
-    groups: tuple[int, int] = (0, 0)
-    """Positions of the replicas that prefill for it, and of those that decode."""
 
     @property
     def usd(self) -> float:
@@ -158,25 +165,81 @@ class PaidPool:
     """Time of all its replicas that is paid for."""
     shared_usd: float = 0.0
     """Cost of people and what else a service takes, which is never idle."""
+    busy_replica_s: float = 0.0
+    """Time of its replicas that requests take."""
+
+    @property
+    def busy_fraction(self) -> float:
+        """Return the fraction of the time that is paid for, spares included, in which the replicas work on requests.
+
+            b = min(1, t / T)
+
+        Returns
+        -------
+        [-]
+            b: requests take t of T of replica time
+
+        Examples
+        --------
+        A quarter of the time is used; people are not idle:
+
+        >>> pool = PaidPool(1000.0, 1, 400.0, 60.0, 100.0)
+        >>> pool.busy_fraction, pool.busy_usd, pool.idle_usd
+        (0.25, 310.0, 750.0)
+        """
+        return min(1.0, self.busy_replica_s / self.paid_replica_s)
+
+    @property
+    def busy_usd(self) -> float:
+        """Return the cost of that time, people and the rest included: what the classes share.
+
+            w = b M + S
+
+        Returns
+        -------
+        [$]
+            w: the busy part b of the machines M, and S that is shared whatever they do
+        """
+        return self.busy_fraction * self.usd + self.shared_usd
+
+    @property
+    def idle_usd(self) -> float:
+        """Return the cost of the machines for the rest of the time.
+
+            i = (1 - b) M
+
+        Returns
+        -------
+        [$]
+            i: the idle part of the machines M, of which b is busy
+
+        References
+        ----------
+        OpenCost specification, "Cluster idle costs": asset cost less the cost of what uses it, https://opencost.io/docs/specification/.
+        """
+        return (1.0 - self.busy_fraction) * self.usd
+
+
+Phase: TypeAlias = Literal["prefill", "decode", "idle"]
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+"""What replicas do for a class, in the order of its groups."""
 
 
 @dataclass(frozen=True, slots=True)
-class PoolCost:
-    """What is known of a pool once its work is."""
+class Allocated:
+    """A part of what machines cost, by who takes it."""
 
-    busy_fraction: float
-    """Fraction of the time that is paid for, spares included, in which the replicas of the pool work on requests."""
-    busy_usd: float
-    """Cost of that time, people and the rest included: what the classes share."""
-    idle_usd: float
-    """Cost of the machines for the rest of the time."""
-    shared_usd: float
-    """Part of the cost of the busy time that is of people and what else a service takes."""
+    who: Share | None
+    """The class; None: the GPUs wait for requests."""
+    phase: Phase
+    entry: MachineEntry
+    share: float
+    """Share of the entry."""
 
     @property
-    def usd(self) -> float:
-        """Return all that the pool costs."""
-        return self.busy_usd + self.idle_usd
+    def paid(self) -> Paid:
+        """Return what it costs."""
+        return self.entry.paid.times(self.share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +247,9 @@ class WhoPays:
     """The cost of a fleet: what classes use of it by the time of its GPUs, and what idle GPUs cost."""
 
     shares: tuple[Share, ...]
-    pools: tuple[PoolCost, ...]
+    pools: tuple[PaidPool, ...]
     busy_fraction: float
     """Fraction of the GPU time that is paid for, spares included, in which the GPUs work on requests."""
-
-    @property
-    def machines_usd(self) -> float:
-        """Return the cost of a month, or of one job, without what is outside the GPUs."""
-        return sum(pool.usd for pool in self.pools)
 
     @property
     def idle_usd(self) -> float:
@@ -211,124 +269,61 @@ class WhoPays:
         """
         return sum(share.usd for share in self.shares) + self.idle_usd
 
-
-def pool_cost(pool: PaidPool, busy_replica_s: float) -> PoolCost:
-    """Return the cost of a pool, split into the time that its replicas work and the time that they wait.
-
-        b = min(1, t / T),   w = b M + S,   i = (1 - b) M
-
-    Parameters
-    ----------
-    pool : its machines cost M for T of replica time; S is shared whatever they do
-    busy_replica_s : [s]
-        t, of replica time that requests take
-
-    Examples
-    --------
-    A quarter of the time is used; people are not idle:
-
-    >>> pool_cost(PaidPool(1000.0, 1, 400.0, 60.0), 100.0)
-    PoolCost(busy_fraction=0.25, busy_usd=310.0, idle_usd=750.0, shared_usd=60.0)
-
-    References
-    ----------
-    OpenCost specification, "Cluster idle costs": asset cost less the cost of what uses it, https://opencost.io/docs/specification/.
-    """
-    busy = min(1.0, busy_replica_s / pool.paid_replica_s)
-    return PoolCost(busy, busy * pool.usd + pool.shared_usd, (1.0 - busy) * pool.usd, pool.shared_usd)
+    def allocated(self, entries: Sequence[Entry]) -> Iterator[Allocated]:
+        """Yield the part of the machines of a ledger that each class takes for prefill and for decode, and the part of each pool that waits."""
+        of_pool = [
+            [entry for entry in machines_of(entries) if entry.part.group == place and entry.part.paid_gpus]
+            for place in range(len(self.pools))
+        ]
+        for share in self.shares:
+            paid = (share.prefill_usd, share.decode_usd)
+            for phase, usd, place in zip(PHASES, paid, share.use.groups, strict=True):
+                pool = self.pools[place]
+                part = usd / pool.busy_usd * pool.busy_fraction if pool.busy_usd else 0.0
+                yield from (Allocated(share, phase, entry, part) for entry in of_pool[place])
+        for pool, mine in zip(self.pools, of_pool, strict=True):
+            if pool.busy_fraction < 1.0:
+                yield from (Allocated(None, "idle", entry, 1.0 - pool.busy_fraction) for entry in mine)
 
 
-def who_pays(uses: Sequence[ClassUse], pool: PaidPool) -> WhoPays:
-    """Return the cost of a fleet by class.
+def who_pays(uses: Sequence[ClassUse], *pools: PaidPool) -> WhoPays:
+    """Return the cost of a fleet by class: that of each pool by the time that it works for a class.
 
-        c_k = W n_k (p_k + d_k) / sum_j n_j (p_j + d_j)
+        c_k = W_p n_k p_k / T_p + W_d n_k d_k / T_d,   T_g = sum of the work n_j p_j or n_j d_j of all classes j in the pool g
 
     Parameters
     ----------
-    uses : classes k with their requests n, prefill p and decode d
-    pool : all replicas; W is what their busy time costs
+    uses : classes k with their requests n, prefill p in the pool of their first place and decode d in the one of their second
+    pools : W is what the busy time of each costs; one with no work is shared by requests
 
     Returns
     -------
-    the shares, in the order of the classes; with the idle GPUs they add up to the cost of the pool and what each class pays outside
+    the shares, in the order of the classes; with the idle GPUs they add up to the cost of all pools and what each class pays outside
     """
-    total = sum(_phase_s(uses))
-    paid = pool_cost(pool, total)
-    shares = tuple(
-        Share(
-            use,
-            use.replica_s / total,
-            paid.busy_usd * use.requests * use.prefill_s / total,
-            paid.busy_usd * use.requests * use.decode_s / total,
-            paid.idle_usd * use.replica_s / total,
-        )
-        for use in uses
-    )
-    return WhoPays(shares, (paid,), paid.busy_fraction)
-
-
-def _phase_s(uses: Sequence[ClassUse]) -> tuple[float, float]:
-    """Return the time of replicas that all prefills take, and that of all decodes."""
-    return sum(use.requests * use.prefill_s for use in uses), sum(use.requests * use.decode_s for use in uses)
-
-
-def who_pays_for_pools(uses: Sequence[ClassUse], prefill: PaidPool, decode: PaidPool) -> WhoPays:
-    """Return the cost of a fleet with separate pools by class: that of each pool by the time that it works for a class.
-
-        c_k = W_p n_k p_k / sum_j n_j p_j + W_d n_k d_k / sum_j n_j d_j
-
-    Parameters
-    ----------
-    uses : classes k with their requests n, prefill p on a replica of one pool and decode d on one of the other
-    prefill, decode : the pools; W is what the busy time of either costs
-
-    Returns
-    -------
-    the shares, in the order of the classes; with the idle GPUs they add up to the cost of both pools
-    """
-    prefill_s, decode_s = _phase_s(uses)
-    total = prefill_s * prefill.devices + decode_s * decode.devices
-    first, last = pool_cost(prefill, prefill_s), pool_cost(decode, decode_s)
+    works = [
+        [sum(work for work, at in zip(use.phases_s, use.groups, strict=True) if at == place) for use in uses]
+        for place in range(len(pools))
+    ]
+    costs = [replace(pool, busy_replica_s=sum(work)) for pool, work in zip(pools, works, strict=True)]
+    worked = [sum(work) * pool.devices for pool, work in zip(pools, works, strict=True)]
     requests = sum(use.requests for use in uses)
 
-    def share(use: ClassUse) -> Share:
-        mine = use.requests * use.prefill_s, use.requests * use.decode_s
-        parts = mine[0] / prefill_s, mine[1] / decode_s if decode_s else use.requests / requests
-        return Share(
-            use,
-            (mine[0] * prefill.devices + mine[1] * decode.devices) / total,
-            first.busy_usd * parts[0],
-            last.busy_usd * parts[1],
-            first.idle_usd * parts[0] + last.idle_usd * parts[1],
-            (0, 1),
+    def part(place: int, work_s: float, use: ClassUse) -> float:
+        return work_s / sum(works[place]) if worked[place] else use.requests / requests
+
+    def share(at: int, use: ClassUse) -> Share:
+        prefill, decode = (
+            costs[place].busy_usd * part(place, work_s, use)
+            for place, work_s in zip(use.groups, use.phases_s, strict=True)
         )
+        mine = {place: works[place][at] for place in use.groups}
+        fraction = sum(work_s * pools[place].devices for place, work_s in mine.items()) / sum(worked)
+        idle = sum(costs[place].idle_usd * part(place, work_s, use) for place, work_s in mine.items())
+        return Share(use, fraction, prefill, decode, idle)
 
-    paid = prefill.paid_replica_s * prefill.devices + decode.paid_replica_s * decode.devices
-    return WhoPays(tuple(share(use) for use in uses), (first, last), min(1.0, total / paid))
-
-
-def who_pays_for_groups(groups: Sequence[tuple[Sequence[ClassUse], PaidPool]]) -> WhoPays:
-    """Return the cost of a mix by class: that of each group of replicas by the time that it works for a class.
-
-        c_k = W_g n_k (p_k + d_k) / sum_{j in g} n_j (p_j + d_j)
-
-    Parameters
-    ----------
-    groups : classes k with their requests n, prefill p and decode d in the group g, and its replicas; W is what their busy time costs
-
-    Returns
-    -------
-    the shares, group by group; with the idle GPUs they add up to the cost of all groups
-    """
-    worked = [sum(_phase_s(uses)) * pool.devices for uses, pool in groups]
-    paid = sum(pool.paid_replica_s * pool.devices for _, pool in groups)
-    bills = [who_pays(uses, pool) for uses, pool in groups]
-    shares = tuple(
-        replace(share, fraction=share.fraction * mine / sum(worked), groups=(place, place))
-        for place, (bill, mine) in enumerate(zip(bills, worked, strict=True))
-        for share in bill.shares
-    )
-    return WhoPays(shares, tuple(cost for bill in bills for cost in bill.pools), min(1.0, sum(worked) / paid))
+    paid = sum(pool.paid_replica_s * pool.devices for pool in pools)
+    shares = tuple(share(at, use) for at, use in enumerate(uses))
+    return WhoPays(shares, tuple(costs), min(1.0, sum(worked) / paid))
 
 
 def by_tenant(shares: Sequence[Share]) -> dict[str, tuple[Share, ...]]:

@@ -5,19 +5,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import floor, inf
 from pathlib import Path
+from typing import TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.errors import CapplanError, InputError, Reason, unknown
 from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.plan import Plan, RoutedRequests
-from capplan.fleet.search.cheapest import Sized, Terms
+from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.recommended import plan_of
 from capplan.model.weight_format import stored_formats
 from capplan.money.price import usd_per_month
 from capplan.quantity import SECONDS, quantity
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.largest_load import Found, LoadSearch, at_load
-from capplan.questions.levers.answer import Asking, asking_of
+from capplan.questions.levers.answer import asking_of
 from capplan.questions.mix import mix_plan, together_of
 from capplan.questions.narrower import WIDE
 from capplan.questions.plans.plan_file import asked_of_plan
@@ -67,39 +68,18 @@ class More:
 
 
 @dataclass(frozen=True, slots=True)
-class Carrying:
-    """A plan, and the traffic that it carries."""
-
-    plan: Plan
-    demand: Demand
-
-
-@dataclass(frozen=True, slots=True)
 class CapacityAnswer:
     """The largest load, what it is limited by, and what changes add."""
 
-    found: Carrying | None
-    """What carries it; None if not one request meets the targets."""
+    plan: Plan | None
+    """The plan that carries it; None if not one request meets the targets."""
     carried: Carried | None
     limit: str
     more: tuple[More, ...] = ()
 
-    @property
-    def plan(self) -> Plan | None:
-        """Return the plan that carries it; None if not one request meets the targets."""
-        return None if self.found is None else self.found.plan
 
-
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """Machines of one kind of GPU, or of any kind that is chosen, that carry all of a load or a share of it."""
-
-    asked: AskedFleet
-    """The question, whose traffic is multiplied."""
-    terms: Terms
-    """Limits: GPUs, dollars or machines."""
-    ask: Callable[[Sequence[str]], AskedFleet]
-    """Keys to override -> the changed question."""
+Kind: TypeAlias = tuple[LoadSearch, Callable[[Sequence[str]], AskedFleet]]
+"""Machines of one kind of GPU, or of any kind that is chosen, and what asks again with more settings."""
 
 
 def carried_load(plan: Plan, demand: Demand, think_s: float) -> Carried:
@@ -178,11 +158,7 @@ def _time(seconds: float) -> str:
 
 
 def capacity_for(
-    kinds: Sequence[Kind],
-    *,
-    as_bought: bool,
-    think_s: float,
-    progress: Callable[[int, int], None] | None = None,
+    kinds: Sequence[Kind], think_s: float, progress: Callable[[int, int], None] | None = None
 ) -> CapacityAnswer:
     """Return the largest load of a fleet, what limits it, and what changes add.
 
@@ -192,15 +168,14 @@ def capacity_for(
     Parameters
     ----------
     kinds : what may carry the load
-    as_bought : whether a cheaper fleet of more GPUs than the limit counts as more
     think_s : [s]
         time between two requests of a user
     progress : called with the searches that are done, and all of them
     """
-    loads = [LoadSearch(kind.asked, kind.terms, as_bought=as_bought) for kind in kinds]
+    loads = [load for load, _ in kinds]
     if any(load.bound == inf for load in loads):
         raise InputError(
-            f"{kinds[0].asked.scenario.path}: nothing limits the fleet; give --gpus '8 x h100-sxm', --budget 20000, or fleet.max_gpus in the scenario"
+            f"{loads[0].asked.scenario.path}: nothing limits the fleet; give --gpus '8 x h100-sxm', --budget 20000, or fleet.max_gpus in the scenario"
         )
     found = {kind: each for kind, load in enumerate(loads) if (each := load.largest()) is not None}
     idle = [_why_none(load) for kind, load in enumerate(loads) if kind not in found]
@@ -208,7 +183,7 @@ def capacity_for(
         return CapacityAnswer(None, None, "; ".join(idle))
     changes: dict[str, dict[int, Callable[[], LoadSearch]]] = {}
     for place, each in found.items():
-        for change, search_of in _changes(each, kinds[place].ask, as_bought=as_bought, alone=len(kinds) == 1):
+        for change, search_of in _changes(each, *kinds[place], alone=len(kinds) == 1):
             changes.setdefault(change, {})[place] = search_of
     more = []
     for done, (change, searches) in enumerate(changes.items()):
@@ -217,14 +192,14 @@ def capacity_for(
         larger = {place: _larger(search_of, found[place]) for place, search_of in searches.items()}
         if all(larger.values()):
             more.append(_more(change, [larger.get(place) or each for place, each in found.items()], think_s))
-    whole = _together(list(found.values()))
+    plan, demand = _together(list(found.values()))
     limits = [limit_text(each) for each in found.values()]
     if len(kinds) > 1:
         limits = [
             f"{each.plan.hardware}: {words}" for each, words in zip(found.values(), limits, strict=True)
         ]
-    carried = carried_load(whole.plan, whole.demand, think_s)
-    return CapacityAnswer(whole, carried, "; ".join((*limits, *idle)), tuple(more))
+    carried = carried_load(plan, demand, think_s)
+    return CapacityAnswer(plan, carried, "; ".join((*limits, *idle)), tuple(more))
 
 
 def _larger(search_of: Callable[[], LoadSearch], found: Found) -> Found | None:
@@ -248,10 +223,10 @@ def _more(change: str, found: Sequence[Found], think_s: float) -> More:
     )
 
 
-def _together(found: Sequence[Found]) -> Carrying:
+def _together(found: Sequence[Found]) -> tuple[Plan, Demand]:
     """Return the plan of all kinds, each with its share of every class, and the traffic that they carry."""
     if len(found) == 1:
-        return Carrying(found[0].plan, found[0].chosen.trial.question.demand)
+        return found[0].plan, found[0].chosen.trial.question.demand
     total = sum(each.ratio for each in found)
     asked = at_load(found[0].asked, total)
     parts = []
@@ -260,7 +235,7 @@ def _together(found: Sequence[Found]) -> Carrying:
         routed = RoutedRequests(names, share, max_model_len=each.asked.question.max_model_len, share=share)
         group = replace(each.plan.single, requests=routed)
         parts.append((at_load(each.asked, each.ratio), replace(each.plan, groups=(group,))))
-    return Carrying(_mixed(asked, parts), asked.question.demand)
+    return _mixed(asked, parts), asked.question.demand
 
 
 def _mixed(asked: AskedFleet, parts: Sequence[tuple[AskedFleet, Plan]]) -> Plan:
@@ -291,9 +266,9 @@ def _of_plan(
         assert not isinstance(together, Reason)
         sized = plan_of(Sized(together.parts[0].trial, group.busy_replicas, group.gpus), terms_of(part))
         parts.append((part, replace(sized, groups=(replace(sized.single, requests=group.requests),))))
-    whole = Carrying(_mixed(larger, parts), larger.question.demand)
+    whole = _mixed(larger, parts)
     limit = f"the targets of all requests together, with the groups and the router of the plan, at {ratio:.2f} times its load"
-    return asked, CapacityAnswer(whole, carried_load(whole.plan, whole.demand, think_s), limit)
+    return asked, CapacityAnswer(whole, carried_load(whole, larger.question.demand, think_s), limit)
 
 
 def _why_none(load: LoadSearch) -> str:
@@ -302,7 +277,7 @@ def _why_none(load: LoadSearch) -> str:
     sized = LoadSearch(load.asked, free).lightest()
     if sized is None:
         return "no number of GPUs meets the targets: capplan fleet with a small load says what is in the way"
-    layout = sized.trial.candidate.layout
+    layout = sized.layout
     spare = free.spares(layout, sized.busy)
     spares = (
         f", of which {spare * layout.devices} are spare so that {free.survive.what_fails} may fail; without spares: --set fleet.spare_replicas=0"
@@ -315,7 +290,7 @@ def _why_none(load: LoadSearch) -> str:
 
 
 def _changes(
-    found: Found, ask: Callable[[Sequence[str]], AskedFleet], *, as_bought: bool, alone: bool
+    found: Found, load: LoadSearch, ask: Callable[[Sequence[str]], AskedFleet], *, alone: bool
 ) -> Iterator[tuple[str, Callable[[], LoadSearch]]]:
     """Return the changes whose gain is shown, and the search after each."""
     asked, terms, group = found.asked, found.terms, found.plan.single
@@ -323,18 +298,15 @@ def _changes(
     def changed(*settings: str) -> LoadSearch:
         other = replace(ask(settings), cache=asked.cache)
         new = replace(terms_of(other), max_devices=terms.max_devices, max_usd_per_hour=terms.max_usd_per_hour)
-        return LoadSearch(other, new, as_bought=as_bought)
+        return load.of(other, new)
 
     if terms.max_devices is not None:
         larger = replace(terms, max_devices=terms.max_devices + group.layout.devices)
         gpus = ("GPU" if group.layout.devices == 1 else "GPUs") if alone else group.hardware
-        yield (
-            f"{group.layout.devices} more {gpus}",
-            lambda: LoadSearch(asked, larger, as_bought=as_bought),
-        )
+        yield f"{group.layout.devices} more {gpus}", lambda: load.of(asked, larger)
     if terms.max_usd_per_hour is not None:
         richer = replace(terms, max_usd_per_hour=MORE_MONEY * terms.max_usd_per_hour)
-        yield f"{MORE_MONEY - 1.0:.0%} more money", lambda: LoadSearch(asked, richer, as_bought=as_bought)
+        yield f"{MORE_MONEY - 1.0:.0%} more money", lambda: load.of(asked, richer)
     if stored_formats(asked.question.networks[group.weight_dtype])[0] in WIDE:
         yield "fp8 weights and KV cache", lambda: changed("weight_dtype=fp8", "kv_dtype=fp8")
     if asked.question.slo.targets:
@@ -343,10 +315,7 @@ def _changes(
             for item in asked.question.slo.targets
         )
         looser = replace(asked.question, slo=replace(asked.question.slo, targets=targets))
-        yield (
-            f"all targets {LOOSER:g} times as long",
-            lambda: LoadSearch(replace(asked, question=looser), terms, as_bought=as_bought),
-        )
+        yield f"all targets {LOOSER:g} times as long", lambda: load.of(replace(asked, question=looser), terms)
     if group.spare_replicas:
         yield "no spare replicas", lambda: changed("fleet.survive=null", "fleet.spare_replicas=0")
 
@@ -427,29 +396,22 @@ def asked_capacity(
     asked = asking.changed((*settings, *hardware))
     _refuse_other_fleets(asked)
     terms = terms_of(asked)
-    kinds = [Kind(asked, terms, lambda more: asking.changed((*settings, *hardware, *more)))]
     names: Sequence[str] = list(have or ())
     of_machines = asked.scenario.file.fleet.own or asked.scenario.file.fleet.max_machines
     if not names and of_machines and terms.max_devices is None and terms.max_usd_per_hour is None:
         names = [device.name for device in asked.question.devices]
     if len(names) > 1:
         _refuse_undealt(asked, budget)
-    if names:
-        kinds = [_kind(asking, settings, name, (have or {}).get(name)) for name in names]
-    answer = capacity_for(kinds, as_bought=have is not None, think_s=think_s, progress=progress)
-    return asked, answer
 
+    def kind(settings: Sequence[str], gpus: int | None) -> Kind:
+        """Return machines and their limits: a number of GPUs, or the machines of the scenario."""
+        of_kind = asking.changed(settings)
+        limits = terms_of(of_kind) if gpus is None else replace(terms_of(of_kind), max_devices=gpus)
+        load = LoadSearch(of_kind, limits, as_bought=have is not None)
+        return load, lambda more: asking.changed((*settings, *more))
 
-def _kind(asking: Asking, settings: Sequence[str], name: str, gpus: int | None) -> Kind:
-    """Return a kind of GPU and its limits: a number of them, or the machines of the scenario."""
-    settings = (*settings, *_hardware([name]))
-    asked = asking.changed(settings)
-    terms = terms_of(asked)
-    return Kind(
-        asked,
-        terms if gpus is None else replace(terms, max_devices=gpus),
-        lambda more: asking.changed((*settings, *more)),
-    )
+    kinds = [kind((*settings, *_hardware([name])), (have or {}).get(name)) for name in names]
+    return asked, capacity_for(kinds or [kind((*settings, *hardware), None)], think_s, progress)
 
 
 def _hardware(names: list[str]) -> tuple[str, ...]:

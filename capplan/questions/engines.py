@@ -8,8 +8,7 @@ from capplan.errors import CapplanError
 from capplan.fleet.plan import Plan
 from capplan.fleet.pools.search import least_usd_of_pools
 from capplan.fleet.search.candidates import is_large_mixture
-from capplan.fleet.search.cheapest import Search
-from capplan.fleet.search.layouts import search
+from capplan.fleet.search.cheapest import search_of
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 
 WORTH_NAMING = 0.9
@@ -45,7 +44,7 @@ def _least_usd_per_hour(asked: AskedFleet, engine: str) -> float:
     except CapplanError:
         return inf
     question, terms, pools = other.question, terms_of(other), other.scenario.fleet.pools
-    trials = Search(question, terms.listed(search(question).candidates), terms)
+    trials = search_of(question, terms)
     bounds = [
         trials.least_usd_per_hour(device.name, question.slo.confidence)
         for device in question.devices

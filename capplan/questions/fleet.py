@@ -301,10 +301,12 @@ def part_of(asked: AskedFleet, classes: tuple[RequestClass, ...]) -> AskedFleet:
 
 
 def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
-    """Return each group of a mix by itself: the question of the requests that the router sends to it, and its plan.
+    """Return each group of a mix by itself: the question of the requests that the router sends to it, and its plan; of another plan the whole for each group.
 
     Its latencies are those of the requests of the group; its probabilities are those of all groups together.
     """
+    if not plan.is_mix:
+        return [(asked, plan)] * len(plan.groups)
     parts = []
     responses = dict(zip((item.name for item in asked.scenario.classes), plan.class_e2e_mean_s, strict=False))
     for group in plan.groups:
@@ -328,11 +330,10 @@ def parts_of(asked: AskedFleet, plan: Plan) -> list[tuple[AskedFleet, Plan]]:
 
 def replicas_by_group(asked: AskedFleet, plan: Plan) -> tuple[ReplicasAt, ...]:
     """Return what finds the replicas of each group of a plan at another request rate of the service."""
-    parts = [part for part, _ in parts_of(asked, plan)] if plan.is_mix else [asked] * len(plan.groups)
     terms, peak_per_s = terms_of(asked), plan.peak_requests_per_s
     return tuple(
         replicas_at_rates(part.question, group, peak_per_s, terms, asked.cache)
-        for part, group in zip(parts, plan.groups, strict=True)
+        for (part, _), group in zip(parts_of(asked, plan), plan.groups, strict=True)
     )
 
 

@@ -5,14 +5,12 @@ from dataclasses import replace
 from functools import partial
 from math import inf
 
-from capplan.fleet.decision import SUREST_WITHIN, fleet_decision
-from capplan.fleet.plan import CarriedTraffic, FleetAnswer, Plan, Uneconomical
+from capplan.fleet.decision import fleet_decision
+from capplan.fleet.plan import DEAR, SUREST_WITHIN, CarriedTraffic, FleetAnswer, Plan, Uneconomical
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.review import Question
-from capplan.fleet.search.cheapest import Search, Terms
-from capplan.fleet.search.layouts import search
-from capplan.fleet.search.recommended import DEAR
+from capplan.fleet.search.cheapest import Search, Terms, search_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.questions.engines import engines_that_may_save
 from capplan.questions.fleet import AskedFleet, replicas_by_group, terms_of
@@ -56,7 +54,7 @@ def _within_limits(
     if budget is None:
         return answer if answer.plans or terms.max_devices is None else _carried_by_gpus(asked, answer, terms)
     if asked.scenario.file.commitments is not None:
-        trials = partial(_trials, asked, terms, cache)
+        trials = partial(search_of, asked.question, terms, cache)
         answer = within_budget(asked.scenario, answer, trials, partial(replicas_by_group, asked))
     elif answer.chosen is None:
         over = _either_way(asked, replace(terms, max_usd_per_hour=None), progress, cache)
@@ -80,10 +78,6 @@ def _carried_by_gpus(asked: AskedFleet, answer: FleetAnswer, terms: Terms) -> Fl
     return replace(answer, carried=CarriedTraffic(found.ratio, found.plan, found.plan.usd_per_month))
 
 
-def _trials(asked: AskedFleet, terms: Terms, cache: SearchCache) -> Search:
-    return Search(asked.question, terms.listed(search(asked.question).candidates), terms, cache)
-
-
 SCREENED_COST = 2.0
 """Devices that cost so many times as much as the cheapest fleet, or more, are not compared where any hardware may be bought."""
 FAR_DEARER = f"none of its fleets costs less than {SCREENED_COST:g} times as much as the cheapest fleet"
@@ -99,9 +93,9 @@ def _screened(
     question = asked.question
     if asked.scenario.file.fleet.hardware != [ANY]:
         return question, ()
-    trials, sure = _trials(asked, terms, cache), question.slo.confidence
+    trials, sure = search_of(question, terms, cache), question.slo.confidence
     best = trials.cheapest(sure)
-    cost = None if best is None else terms.usd_per_hour(best.trial.candidate.layout, best.busy)
+    cost = None if best is None else terms.usd_per_hour(best.layout, best.busy)
     if not cost:
         return question, ()
     most = SCREENED_COST * cost
@@ -113,11 +107,10 @@ def _screened(
 
 def _may_cost(trials: Search, device: str, most_usd_per_hour: float) -> bool:
     """Return whether a device has a fleet below a cost, or none at any: what is in its way is then looked for."""
-    mine = [item for item in trials.candidates if item.layout.device.name == device]
+    mine = trials.of(device)
     if not mine or not trials.terms.priced(device):
         return True
-    of_device = Search(trials.question, mine, trials.terms, trials.cache)
-    return of_device.cheapest(trials.question.slo.confidence, under=most_usd_per_hour) is not None
+    return trials.among(mine).cheapest(trials.question.slo.confidence, under=most_usd_per_hour) is not None
 
 
 def _either_way(

@@ -58,6 +58,7 @@ def replica_of_run(run: GgufRun) -> Replica:
         kv_dtype=run.kv_dtype,
         backend=run.backend,
         pipeline_parallel=run.devices,
+        tensor_split=run.tensor_split,
         n_gpu_layers=run.device_layers,
         n_cpu_moe=run.cpu_experts,
         host_bandwidth=run.host_bytes_per_s,
@@ -75,7 +76,7 @@ def generated_tokens_per_s(replica: Replica, sequences: int, context_tokens: flo
 
 def prompt_tokens_per_s(replica: Replica, tokens: int, context_tokens: int) -> float:
     """Return the tokens per second of a prompt after its context, in the pieces that llama.cpp takes at once."""
-    most = BATCH_TOKENS * int(replica.spec.sharding.pipeline)
+    most = BATCH_TOKENS * int(replica.spec.batching.pipeline)
     pieces = [(min(tokens - start, most), context_tokens + start) for start in range(0, tokens, most)]
     return tokens / sum(replica.clock.mixed_step_s(0, 0.0, [piece]) for piece in pieces)
 

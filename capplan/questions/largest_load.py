@@ -5,7 +5,7 @@ from math import ceil, floor, inf, log2
 
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.plan import Plan
-from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, layout_name
+from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, layout_name, search_of
 from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.load_scale import STEPS_PER_DOUBLING, last_that_holds, scale_rate
 from capplan.fleet.search.recommended import Pair, confirmed, near_cheapest, recommended
@@ -59,11 +59,15 @@ class LoadSearch:
         self._last: ScreenedLayout | None = None
         """Layout that carried the load before, which is tried first."""
 
+    def of(self, asked: AskedFleet, terms: Terms) -> "LoadSearch":
+        """Return the searches of another question, or of other limits."""
+        return LoadSearch(asked, terms, as_bought=self.as_bought)
+
     def trials(self, ratio: float, *, limited: bool = True) -> Search:
         """Return the search at a multiple of the traffic, with or without the limit on GPUs."""
         question = at_load(self.asked, ratio).question
         terms = self.terms if limited else replace(self.terms, max_devices=None)
-        return Search(question, terms.listed(search(question).candidates), terms, self.asked.cache)
+        return search_of(question, terms, self.asked.cache)
 
     def served(self, ratio: float) -> Pair | None:
         """Return a layout and its plan that carry a multiple of the traffic within the limits; None if none does."""
@@ -78,7 +82,7 @@ class LoadSearch:
         """Return a layout that carries the traffic of a search within its limits; the one that carried another load is tried first."""
         sure, last = trials.question.slo.confidence, _named(self._last)
         mine = [item for item in trials.candidates if _named(item) == last]
-        again = Search(trials.question, mine, trials.terms, trials.cache).cheapest(sure) if mine else None
+        again = trials.among(mine).cheapest(sure) if mine else None
         pair = None if again is None else confirmed(again, trials.terms)
         if pair is not None:
             return pair
@@ -163,4 +167,4 @@ class LoadSearch:
 
 
 def _named(candidate: ScreenedLayout | None) -> LayoutName | None:
-    return None if candidate is None else layout_name(candidate.layout, candidate.weight_dtype)
+    return None if candidate is None else layout_name(candidate.layout)

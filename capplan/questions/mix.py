@@ -10,10 +10,10 @@ import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread, Interval, bounded_latencies
 from capplan.errors import InputError, Reason
-from capplan.fleet.decision import SUREST_WITHIN
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
 from capplan.fleet.plan import (
+    SUREST_WITHIN,
     Certainty,
     Choices,
     ClassLatencies,
@@ -29,14 +29,12 @@ from capplan.fleet.pools.order import with_machines
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
 from capplan.fleet.search.layouts import ScreenedLayout, search
-from capplan.fleet.search.one_layout import ANY_LATENCY_S, trial_of
-from capplan.fleet.search.recommended import confirmed, plan_of, planned_rate_limit
+from capplan.fleet.search.one_layout import at_any_latency, trial_of
+from capplan.fleet.search.recommended import confirmed, plan_at_peak, plan_of, planned_rate_limit
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Part, Together, fewest
 from capplan.fleet.search.trial import Trial
-from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.money.order import OWN, Machine, units_of
-from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.multiples import (
     below_and_above,
@@ -47,7 +45,7 @@ from capplan.workload.multiples import (
     thresholds,
     users_of_share,
 )
-from capplan.workload.request_class import RequestClass, outside_use
+from capplan.workload.request_class import RequestClass
 
 THRESHOLDS = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Parts of all requests whose longest prompt is tried as a threshold."""
@@ -89,16 +87,15 @@ def with_mix(asked: AskedFleet, answer: FleetAnswer) -> FleetAnswer:
     found = mixed(asked, answer, asked.scenario.fleet.mix)
     if not isinstance(found, Mix) or answer.choices is None:
         return replace(answer, mix=found)
-    plan, choices = found.plan, answer.choices
-    near = (choices.surest.usd_per_hour or inf) <= SUREST_WITHIN * (plan.usd_per_hour or inf)
-    surer = near and choices.surest.slo_met_probability > plan.slo_met_probability
-    why = f"it costs {found.saved_fraction:.1%} less than the cheapest fleet of one kind, on {choices.cheapest.hardware}"
+    plan, known = found.plan, answer.choices
+    near = (known.surest.usd_per_hour or inf) <= SUREST_WITHIN * (plan.usd_per_hour or inf)
+    surer = near and known.surest.slo_met_probability > plan.slo_met_probability
+    surest, fewest_gpus = known.surest if surer else plan, min(plan, known.fewest, key=whole_gpus)
+    why = f"it costs {found.saved_fraction:.1%} less than the cheapest fleet of one kind, on {known.cheapest.hardware}"
     return replace(
         answer,
         plans=(plan, *answer.plans),
-        choices=Choices(
-            plan, choices.surest if surer else plan, min(plan, choices.fewest, key=whole_gpus), plan, why
-        ),
+        choices=Choices(plan, surest, fewest_gpus, plan, why),
         certainty=tuple(_at_least(row, plan) for row in answer.certainty),
         tight=None,
         next_steps=None,
@@ -154,20 +151,14 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
     total = sum(plan.peak_requests_per_s for plan in plans)
     routed = []
     for (labels, _), plan in zip(division, plans, strict=True):
-        first = parts[labels[0]]
-        requests = RoutedRequests(
-            tuple(parts[label].name for label in labels),
-            plan.peak_requests_per_s / total,
-            first.above_tokens,
-            first.up_to_tokens,
-            fleets.longest(labels),
-            first.share,
-        )
+        names, first = tuple(fleets.names(labels)), parts[labels[0]]
+        bounds, longest = (first.above_tokens, first.up_to_tokens), fleets.longest(labels)
+        requests = RoutedRequests(names, plan.peak_requests_per_s / total, *bounds, longest, first.share)
         routed.append(replace(plan, groups=(replace(plan.single, requests=requests),)))
     together = _together(asked, fleets, division, sizes)
-    plan, seen_by_group = mix_plan(asked.question.demand, routed, together, terms.headroom_fraction)
+    whole = mix_plan(asked.question.demand, routed, together, terms.headroom_fraction)
     usd_of_one = answer.choices.cheapest.usd_per_month or 0.0
-    return Mix(plan, seen_by_group, usd_of_one, len(divisions) + len(shares), skipped)
+    return Mix(*whole, usd_of_one, len(divisions) + len(shares), skipped)
 
 
 def _together(asked: AskedFleet, fleets: "_Fleets", division: Division, sizes: Sequence[Sized]) -> Together:
@@ -192,28 +183,22 @@ def _smaller(
     found = list(sizes)
 
     def usd(sized: Sized) -> float:
-        return terms.usd_per_hour(sized.trial.candidate.layout, sized.busy) or 0.0
+        return terms.usd_per_hour(sized.layout, sized.busy) or 0.0
 
     def holds(place: int, trial: Trial, busy: int) -> bool:
-        sized = Sized(trial, busy, terms.gpus(trial.candidate.layout, busy))
-        changed = [*found[:place], sized, *found[place + 1 :]]
+        changed = [*found[:place], terms.sized(trial, busy), *found[place + 1 :]]
         return _together(asked, fleets, division, changed).holds(confidence, terms.headroom_fraction)
 
     for place in sorted(range(len(found)), key=lambda at: -usd(found[at])):
         for candidate in fleets.any_latency(division[place]):
             layout, least = candidate.layout, max(busy_bound(candidate, confidence, terms), 1.0)
-            if least == inf:
-                continue
             most = min(terms.most_busy(layout, usd(found[place]) - 1e-9), terms.busy_allowed(layout))
-            if int(least) > most:
-                continue
-            trial = fleets.trial(division[place], candidate)
-            if trial is None:
-                continue
-            enough = partial(holds, place, trial)
-            busy = fewest(range(int(least), int(most) + 1), enough)
-            if busy is not None:
-                found[place] = Sized(trial, busy, terms.gpus(layout, busy))
+            able = least < inf and int(least) <= most
+            trial = fleets.trial(division[place], candidate) if able else None
+            if trial is not None:
+                enough = partial(holds, place, trial)
+                busy = fewest(range(int(least), int(most) + 1), enough)
+                found[place] = found[place] if busy is None else terms.sized(trial, busy)
     return tuple(found), sum(map(usd, found))
 
 
@@ -225,7 +210,7 @@ def together_of(
     found = []
     for asked, plan in parts:
         group = plan.single
-        trial = trial_of(asked.question, group.layout, group.weight_dtype, terms_of(asked), asked.cache)
+        trial = trial_of(asked.question, group.layout, terms_of(asked), asked.cache)
         if isinstance(trial, Reason):
             return trial
         places = tuple(_place(item.name, names) for item in asked.question.demand.classes)
@@ -254,7 +239,7 @@ def mix_plan(
     """
     shares = [part.peak_requests_per_s for part in parts]
     hourly = sum(part.usd_per_hour or 0.0 for part in parts)
-    seen, confidence = together.seen(), parts_confidence(together)
+    seen, confidence = together.seen(), together.confidence
     names = [part.single.layout.device.name for part in parts]
     responses_s = tuple(
         float(np.average([part.e2e_s.mean for part in parts], weights=shares)) if isnan(mean) else mean
@@ -262,17 +247,19 @@ def mix_plan(
     )
 
     intervals = {name: _interval_of(parts, f"{name}_s") for name in ("ttft", "tpot", "e2e")}
-    ttft_s, tpot_s, e2e_s = bounded_latencies(seen.ttft_s, seen.tpot_s, seen.e2e_s, intervals)
     probability = together.probability(confidence)
     groups = _with_their_loads(parts, together, headroom_fraction)
     hits = _hits_of_classes(demand, parts)
     mixed = demand.of_plan(responses_s, hits)
     lengths, output = mixed.lengths, mixed.generated_tokens
-    plan = Plan(
-        groups=tuple(groups),
-        ttft_s=ttft_s,
-        tpot_s=tpot_s,
-        e2e_s=e2e_s,
+    plan = plan_at_peak(
+        tuple(groups),
+        hourly,
+        demand,
+        responses_s,
+        (seen.ttft_s, seen.tpot_s, seen.e2e_s),
+        intervals,
+        (sum(shares) * output, sum(shares) * (output + float(lengths.input_tokens))),
         class_latencies=tuple(
             ClassLatencies(name=item.name, ttft_s=of_class[0], tpot_s=of_class[1], e2e_s=of_class[2])
             for item, own in zip(demand.classes, together.by_class(), strict=True)
@@ -286,18 +273,12 @@ def mix_plan(
             target.key: max(together.probability(confidence, target), probability)
             for target in together.targets
         },
-        usd_per_hour=hourly,
-        money=unit_costs_at_mean(demand, hourly, responses_s),
-        usd_per_million_output_tokens=usd_per_million(hourly, sum(shares) * output),
-        usd_per_million_tokens=usd_per_million(hourly, sum(shares) * (output + float(lengths.input_tokens))),
         bottleneck="; ".join(
             f"{name}: {part.bottleneck}" for name, part in zip(names, parts, strict=True) if part.bottleneck
         )
         or None,
         routing=parts[0].routing,
-        outside=outside_use(demand.classes, responses_s, HOURS_PER_MONTH),
         unlike_waits=seen.seen,
-        class_e2e_mean_s=responses_s if len(demand.classes) > 1 else (),
     )
     pairs = zip(parts, groups, strict=True)
     return plan, tuple(
@@ -319,28 +300,23 @@ def _interval_of(parts: Sequence[Plan], latency: str) -> Interval:
 
 def _with_their_loads(parts: Sequence[Plan], together: Together, headroom_fraction: float) -> list[PlanGroup]:
     """Return the group of each part with its own latencies, and with the rates at which the targets of all requests just hold."""
-    sure_s = together.at(parts_confidence(together))
+    sure_s = together.at(together.confidence)
     predicted, sure = together.most_load(None), together.most_load(sure_s)
     groups = []
     for part in parts:
         rate = part.single.request_rate_per_replica
-        planned = planned_rate_limit(predicted * rate, sure * rate, headroom_fraction, rate)
+        limits = predicted * rate, sure * rate
         group = replace(
             part.single,
-            request_rate_limit_per_replica=predicted * rate,
-            sure_request_rate_limit_per_replica=sure * rate,
-            planned_request_rate_limit_per_replica=planned,
+            request_rate_limit_per_replica=limits[0],
+            sure_request_rate_limit_per_replica=limits[1],
+            planned_request_rate_limit_per_replica=planned_rate_limit(*limits, headroom_fraction, rate),
             ttft_s=part.ttft_s,
             tpot_s=part.tpot_s,
             e2e_s=part.e2e_s,
         )
         groups.append(group)
     return groups
-
-
-def parts_confidence(together: Together) -> float:
-    """Return the required confidence of the question of all groups."""
-    return together.parts[0].trial.question.slo.confidence
 
 
 def _hit_fraction(demand: Demand, responses_s: Sequence[float], hits: Sequence[float]) -> float:
@@ -368,21 +344,19 @@ def _hits_of_classes(demand: Demand, parts: Sequence[Plan]) -> tuple[float, ...]
 
 def _ways(classes: Sequence[RequestClass], by: MixBy) -> dict[str, str]:
     """Return the ways to divide requests that are asked for, each with the reason why it is not tried; empty if it is."""
-    whole = [item.name for item in classes if not divisible(item)]
-    undealt = [item.name for item in classes if not dealt_by_share(item)]
-    reasons = {
-        "classes": "there is one class"
-        if len(classes) == 1
-        else f"there are {len(classes)} classes, and at most {MOST_CLASSES} are divided"
-        if len(classes) > MOST_CLASSES
-        else "",
-        "lengths": f"the prompts of users, sessions and cached prefixes stay together ({', '.join(whole)})"
-        if whole
-        else "",
-        "shares": f"the prompts of one user, of a session and of cached prefixes stay together ({', '.join(undealt)})"
-        if undealt
-        else "",
-    }
+    whole = ", ".join(item.name for item in classes if not divisible(item))
+    undealt = ", ".join(item.name for item in classes if not dealt_by_share(item))
+    reasons = {"classes": "", "lengths": "", "shares": ""}
+    if len(classes) == 1:
+        reasons["classes"] = "there is one class"
+    elif len(classes) > MOST_CLASSES:
+        reasons["classes"] = f"there are {len(classes)} classes, and at most {MOST_CLASSES} are divided"
+    if whole:
+        reasons["lengths"] = f"the prompts of users, sessions and cached prefixes stay together ({whole})"
+    if undealt:
+        reasons["shares"] = (
+            f"the prompts of one user, of a session and of cached prefixes stay together ({undealt})"
+        )
     return {way: reason for way, reason in reasons.items() if by in (way, "any")}
 
 
@@ -492,9 +466,7 @@ def _shares(plan: Plan) -> Iterator[int]:
     group = plan.single
     each = 100.0 * group.total_rate_per_replica / plan.peak_requests_per_s
     busy, order = group.busy_replicas, group.order
-    per_machine = (
-        max((held for line in order.lines for _, held, _ in (units_of(line),)), default=1) if order else 1
-    )
+    per_machine = max((units_of(line)[1] for line in (order.lines if order else ())), default=1)
     last = (busy - 1) // per_machine * per_machine
     counts = {1, *range(busy - LAST_REPLICAS, busy), *range(last, 0, -per_machine)[:LAST_REPLICAS]}
     yield from {int(count * each + 1e-9) for count in counts if count > 0}
@@ -549,24 +521,18 @@ class _Fleets:
         part, _, terms = self._screened(names)
         question, confidence = part.question, part.question.slo.confidence
         if names not in self._loose:
-            loose = tuple(replace(target, limit_s=ANY_LATENCY_S) for target in question.slo.targets)
-            self._loose[names] = search(
-                replace(question, slo=replace(question.slo, targets=loose))
-            ).candidates
-        bounds = [
-            (_least_usd_per_hour(item, confidence, terms), place)
-            for place, item in enumerate(self._loose[names])
-            if item.layout.device.name not in elsewhere
-        ]
-        return [self._loose[names][place] for usd, place in sorted(bounds) if usd < inf]
+            self._loose[names] = search(at_any_latency(question)).candidates
+        allowed = [item for item in self._loose[names] if item.layout.device.name not in elsewhere]
+        bounds = [_least_usd_per_hour(item, confidence, terms) for item in allowed]
+        return [allowed[place] for place in np.argsort(bounds, kind="stable") if bounds[place] < inf]
 
     def trial(self, group: Group, candidate: ScreenedLayout) -> Trial | None:
         """Return the trial of a layout with the requests of a group, under the targets of the service; None if it serves none of them."""
         names = group[0]
         part, _, terms = self._screened(names)
-        key = names, layout_name(candidate.layout, candidate.weight_dtype)
+        key = names, layout_name(candidate.layout)
         if key not in self._trials:
-            self._trials[key] = trial_of(part.question, candidate.layout, candidate.weight_dtype, terms)
+            self._trials[key] = trial_of(part.question, candidate.layout, terms)
         found = self._trials[key]
         return None if isinstance(found, Reason) else found
 
@@ -574,15 +540,9 @@ class _Fleets:
         """Return a lower bound on what the cheapest fleet of a group costs per hour, from the closed form."""
         names, elsewhere = group
         part, candidates, terms = self._screened(names)
+        allowed = (item for item in candidates if item.layout.device.name not in elsewhere)
         confidence = part.question.slo.confidence
-        return min(
-            (
-                _least_usd_per_hour(item, confidence, terms)
-                for item in candidates
-                if item.layout.device.name not in elsewhere
-            ),
-            default=inf,
-        )
+        return min((_least_usd_per_hour(item, confidence, terms) for item in allowed), default=inf)
 
     def cheapest(self, group: Group, most: float) -> tuple[float, Sized] | None:
         """Return the cheapest fleet of a group below a cost per hour, simulated with the requests that it gets."""

@@ -1,10 +1,10 @@
 """The recommended plan with weights in fp8 instead of 16 bits, for the time of sizing one layout."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from capplan.errors import CapplanError, Reason
 from capplan.fleet.plan import Plan
-from capplan.fleet.search.cheapest import Sized, busy_replicas
+from capplan.fleet.search.cheapest import busy_replicas
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import confirmed
 from capplan.model.weight_format import stored_formats
@@ -15,16 +15,7 @@ WIDE = ("fp32", "bf16", "fp16")
 NARROWER = "fp8"
 
 
-@dataclass(frozen=True, slots=True)
-class NarrowerWeights:
-    """The layout of a plan with narrower weights, which costs less."""
-
-    weight_dtype: str
-    gpus: int
-    usd_per_month: float
-
-
-def narrower_weights(asked: AskedFleet, plan: Plan) -> NarrowerWeights | None:
+def narrower_weights(asked: AskedFleet, plan: Plan) -> Plan | None:
     """Return the layout of a plan of identical replicas with weights in fp8, sized again; None where that costs no less, or cannot be."""
     scenario, before = asked.scenario, plan.usd_per_month
     of_job = plan.money is not None and plan.money.usd_per_job is not None
@@ -38,15 +29,16 @@ def narrower_weights(asked: AskedFleet, plan: Plan) -> NarrowerWeights | None:
         changed = asked_fleet(replace(scenario, weight_dtypes=(NARROWER,)), offline=True)
     except CapplanError:
         return None
-    question, terms, layout = changed.question, terms_of(changed), group.layout
+    question, terms = changed.question, terms_of(changed)
+    layout = replace(group.layout, weight_format=NARROWER)
     if layout.kv_format not in question.kv_formats:
         return None
-    trial = trial_of(question, layout, NARROWER, terms, asked.cache)
+    trial = trial_of(question, layout, terms, asked.cache)
     if isinstance(trial, Reason):
         return None
     busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms, group.busy_replicas)
-    found = busy and confirmed(Sized(trial, busy, terms.gpus(layout, busy)), terms)
+    found = busy and confirmed(terms.sized(trial, busy), terms)
     after = found[1].usd_per_month if found else None
     if not found or after is None or after >= before:
         return None
-    return NarrowerWeights(NARROWER, found[1].gpus, after)
+    return found[1]

@@ -13,6 +13,7 @@ from capplan.operators.llamacpp import ENGINE
 from capplan.questions.gguf_speeds import generated_tokens_per_s, prompt_tokens_per_s
 from capplan.readers.catalogue.models import cached_names, checkpoint_name, read_model, shipped_networks
 from capplan.replica.best_split import split_words
+from capplan.replica.plans import card_plans
 from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.flags import ServingFlags
@@ -44,7 +45,7 @@ class Runnable:
     quality: int
     """Place of the quantisation among those by quality, 0 the best."""
     weight_bytes: float
-    """Weights on the device; llama.cpp keeps the embedding in the memory of the host."""
+    """Weights on the device, or on all cards of a machine; llama.cpp keeps the embedding in the memory of the host."""
     host_weight_bytes: float
     """Weights that a split keeps in the memory of the host; 0 where the device has room for all."""
     split: str
@@ -145,7 +146,7 @@ def _best(
                 float(parameters(network)),
                 dtype or "+".join(sorted(set(stored_formats(network)) - {"fp32"})),
                 quality,
-                float(plan.weight_bytes),
+                float(sum(card.weight_bytes for _, card in card_plans(spec))),
                 held.weight_bytes if held else 0.0,
                 " ".join(split_words(held)) if held else "",
                 longest_context_tokens(spec),

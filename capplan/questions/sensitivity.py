@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from capplan.errors import Reason
 from capplan.fleet.load.demand import demand_of
-from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.search.recommended import RANGE
+from capplan.fleet.plan import RANGE, FleetAnswer, Plan
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Together
 from capplan.fleet.sweep import (

@@ -18,7 +18,7 @@ from capplan.fleet.scenario import CascadePart, SharingTerms
 from capplan.fleet.unit_costs import mean_requests_per_s
 from capplan.money.comparison import OwnFleet
 from capplan.money.order import NO_LOSS, Order
-from capplan.money.price import ChosenPrice, Prices, usd_per_month
+from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.money.several_models import (
     CascadeFleets,
     breakeven_fraction,
@@ -29,13 +29,12 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.comparison import own_fleet
 from capplan.questions.money.energy import asked_growth, growth_assumptions
-from capplan.questions.money.who_pays import PaidPlan, paid_plan
+from capplan.questions.money.ledger import PaidPlan, paid_plan
 from capplan.readers.catalogue.hardware import device, partitions
 from capplan.readers.catalogue.prices import machine_prices
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Cascade, Scenario
 from capplan.scenario.several import UNSHARED, in_slices, is_unshared
-from capplan.scenario.traffic import rate_line
 from capplan.workload.request_class import Slo
 
 
@@ -105,7 +104,7 @@ class PartFleet:
     @property
     def own(self) -> OwnFleet:
         """The plan as it is paid for at any traffic."""
-        return own_fleet(self.paid, Prices())
+        return own_fleet(self.paid, machines_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,29 +165,18 @@ def cascade_for(parts_asked: PartsAsked) -> CascadeAnswer:
         lacking = f"the cascade has no {part} fleet; with --set cascade.part={part}"
         answer = fleet_for(asked, parts_asked.progress)
         paid = paid_plan(asked, answer, lacking, parts_asked.today)
-        line = rate_line(asked.scenario, paid.plan.responses_s)
-        found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan, line))
+        found[part] = PartFleet(part, asked, paid, asked_growth(asked, paid.plan))
     alone = found.pop("alone")
     parts = tuple(found.values())
     stated = _stated_terms(terms)
     if alone.growth is not None:
         stated += growth_assumptions(scenario, alone.growth)
         stated.append(Assumption("the escalated share of requests stays as traffic grows", "growth.rates"))
-    assumptions, warnings = assumptions_and_warnings(
-        scenario, [(part.asked, part.paid) for part in (*parts, alone)], stated
-    )
-    waits = _waits(terms, found, alone)
-    return CascadeAnswer(
-        scenario,
-        terms,
-        parts,
-        alone,
-        _requests(alone),
-        _breakeven(terms, found, alone),
-        waits,
-        assumptions,
-        (*warnings, *_late(scenario, waits)),
-    )
+    every = [(part.asked, part.paid) for part in (*parts, alone)]
+    assumptions, warnings = assumptions_and_warnings(scenario, every, stated)
+    requests, even, waits = _requests(alone), _breakeven(terms, found, alone), _waits(terms, found, alone)
+    warnings = (*warnings, *_late(scenario, waits))
+    return CascadeAnswer(scenario, terms, parts, alone, requests, even, waits, assumptions, warnings)
 
 
 def _late(scenario: Scenario, waits: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -197,31 +185,29 @@ def _late(scenario: Scenario, waits: Sequence[Mapping[str, Any]]) -> list[str]:
     late = []
     for target in scenario.slo.targets:
         end, what = limits.get(target.metric, ("", ""))
-        for wait in waits if end else ():
-            if wait["who"] != ALONE and wait[end]["mean"] > target.limit_s:
-                late.append(
-                    f"requests {wait['who']} wait {wait[end]['mean']:.3g} s for {what} in the mean, beyond the {target.limit_s:g} s "
-                    f"of slo.{target.key}, which each fleet meets for itself"
-                )
+        late += [
+            f"requests {wait['who']} wait {wait[end]['mean']:.3g} s for {what} in the mean, beyond the {target.limit_s:g} s "
+            f"of slo.{target.key}, which each fleet meets for itself"
+            for wait in (waits if end else ())
+            if wait["who"] != ALONE and wait[end]["mean"] > target.limit_s
+        ]
     return late
 
 
 def _stated_terms(terms: Cascade) -> list[Assumption]:
     who = "judge" if terms.after == "answer" else "router"
+    shown = "at another escalated share each fleet has one of the layouts shown, and as many replicas as the rule of its plan asks for"
     return [
         Assumption(f"the {who} costs nothing, and runs on other machines", "cascade.verdict_time"),
         Assumption("targets are those of each fleet for itself", "cascade.changes"),
-        Assumption(
-            "at another escalated share each fleet has one of the layouts shown, and as many replicas as the rule of its plan asks for",
-            "cascade.escalated",
-        ),
+        Assumption(shown, "cascade.escalated"),
     ]
 
 
 def _requests(alone: PartFleet) -> float:
     """Return all requests of a month, or of the jobs."""
     demand = alone.asked.question.demand
-    if alone.paid.of_job:
+    if alone.paid.plan.is_of_job:
         return sum(item.job_requests or 0.0 for item in demand.classes)
     return mean_requests_per_s(demand, alone.plan.responses_s) * SECONDS_PER_HOUR * alone.paid.hours
 
@@ -256,14 +242,11 @@ def _waits(
 
 def _way(who: str, fraction: float, verdict_s: float, seen: Stages, whole: Stages) -> dict[str, Any]:
     """Return the waits of requests that pass the stages up to the first token, and up to the whole answer."""
-    first_token, answer = (
-        wait_of_stages(
-            [verdict_s, *(stage.mean for stage in stages)],
-            [verdict_s, *(stage.p90 if len(stages) == 1 else stage.p95 for stage in stages)],
-        )
-        for stages in (seen, whole)
-    )
-    return {"who": who, "share_fraction": fraction, "first_token_s": first_token, "answer_s": answer}
+    waits = {"who": who, "share_fraction": fraction}
+    for end, stages in (("first_token_s", seen), ("answer_s", whole)):
+        late = [stage.p90 if len(stages) == 1 else stage.p95 for stage in stages]
+        waits[end] = wait_of_stages([verdict_s, *(stage.mean for stage in stages)], [verdict_s, *late])
+    return waits
 
 
 _LITTLE = "[{request_rate: 0.001 req/s, input_tokens: 16, output_tokens: 16}]"
@@ -423,17 +406,15 @@ def sliced_scenario(scenario: Scenario, slices: int, memory_fraction: float) -> 
     memory_fraction : [-]
         of a device, for weights, cache and activations
     """
+    classes, targets, fleet = scenario.classes, scenario.slo.targets, scenario.fleet
+    busier = (replace(item, request_rate_per_s=item.request_rate_at() * slices) for item in classes)
+    slower = (replace(item, limit_s=item.limit_s / slices) for item in targets)
     return replace(
         scenario,
-        classes=tuple(
-            replace(item, request_rate_per_s=item.request_rate_at() * slices) for item in scenario.classes
-        ),
-        slo=replace(
-            scenario.slo,
-            targets=tuple(replace(item, limit_s=item.limit_s / slices) for item in scenario.slo.targets),
-        ),
+        classes=tuple(busier),
+        slo=replace(scenario.slo, targets=tuple(slower)),
         file=scenario.file.model_copy(update={"gpu_memory_utilization": memory_fraction}),
-        fleet=replace(scenario.fleet, ranges=replace(scenario.fleet.ranges, max_devices_per_replica=1)),
+        fleet=replace(fleet, ranges=replace(fleet.ranges, max_devices_per_replica=1)),
     )
 
 
@@ -441,13 +422,9 @@ def _cheapest_pool(
     scenario: Scenario, models: Sequence[SharingModel], terms: SharingTerms, slices: int
 ) -> SharedPool:
     """Return the cheapest pool of one kind of device; TargetError where none serves all models, InputError without a price."""
-    found = [
-        _pool_of_slices(name, models) if terms.by == "mig" else _pool_on(name, models)
-        for name in dict.fromkeys(
-            item.partition.device if item.partition else item.name for item in scenario.fleet.hardware
-        )
-    ]
-    pools = [pool for pool in found if pool]
+    hardware, pool_on = scenario.fleet.hardware, _pool_of_slices if terms.by == "mig" else _pool_on
+    whole = dict.fromkeys(item.partition.device if item.partition else item.name for item in hardware)
+    pools = [pool for name in whole if (pool := pool_on(name, models))]
     if pools:
         best = min(pools, key=lambda pool: (pool.usd_per_month, pool.gpus))
         if best.usd_per_month == inf:
@@ -457,7 +434,7 @@ def _cheapest_pool(
         return best
     names = [
         f"{item.name}:{cut.profile}" if cut else item.name
-        for item in scenario.fleet.hardware
+        for item in hardware
         for cut in (partitions(item.name) if terms.by == "mig" else (None,))
     ]
     lacks = [
@@ -498,26 +475,18 @@ def _pool_of_slices(hardware: str, models: Sequence[SharingModel]) -> SharedPool
             return None
         choice, devices = found
         chosen = [model.fleets.plan(names[at]) for model, at in zip(models, choice, strict=True)]
-        if all(
-            plan is not None and plan.single.busy_replicas == options[at]
-            for plan, options, at in zip(chosen, counts, choice, strict=True)
-        ):
+        plans = tuple(plan for plan in chosen if plan is not None)
+        wanted = [options[at] for options, at in zip(counts, choice, strict=True)]
+        if [plan.single.busy_replicas for plan in plans] == wanted:
             break  # else a plan has more replicas once it is confirmed, or is none
-    plans = tuple(plan for plan in chosen if plan is not None)
     scenario = models[0].asked.scenario
     prices, _ = machine_prices(replace(scenario, fleet=replace(scenario.fleet, hardware=(device(hardware),))))
     cuts = tuple(
         tuple(cut.profile for cut, n in zip(profiles, amounts, strict=True) for _ in range(n))
         for amounts in devices
     )
-    return SharedPool(
-        hardware,
-        plans,
-        len(devices),
-        max(plan.spare_replicas for plan in plans),
-        prices[hardware],
-        cuts,
-    )
+    spares = max(plan.spare_replicas for plan in plans)
+    return SharedPool(hardware, plans, len(devices), spares, prices[hardware], cuts)
 
 
 def _stated_pool(terms: SharingTerms) -> list[Assumption]:

@@ -16,7 +16,7 @@ from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.load.routed import MixedGroup, Operation
 from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.over_time import OverTime, scaling_rate
-from capplan.fleet.plan import FleetAnswer, Plan, refuse_mix
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.one_layout import trial_of
@@ -75,9 +75,9 @@ class Chosen:
         return sum(group.busy_replicas * group.layout.devices for group in self.plan.groups)
 
 
-def layout_name(layout: Layout, weight_dtype: str) -> str:
+def layout_name(layout: Layout) -> str:
     """Return a layout as short text, such as 'h100-sxm TP2 fp8'."""
-    return f"{layout.device.name} {layout.in_words(weight_dtype)}"
+    return f"{layout.device.name} {layout.in_words()}"
 
 
 def fleet_plans(asked: AskedFleet) -> tuple[Plan, ...]:
@@ -111,12 +111,11 @@ def chosen_plan(
     if target.name not in question.efficiencies:
         calibration = Path(asked.scenario.calibration) if asked.scenario.calibration else None
         engine, _, _ = refitted_profile(calibration, question.profile, target)  # refuses another device's
-        efficiencies = {
-            **question.efficiencies,
-            target.name: efficiency_by(calibration, target, engine),
-        }
-        on_devices = {**question.on_devices, target.name: engine}
-        question = replace(question, efficiencies=efficiencies, on_devices=on_devices)
+        question = replace(
+            question,
+            efficiencies={**question.efficiencies, target.name: efficiency_by(calibration, target, engine)},
+            on_devices={**question.on_devices, target.name: engine},
+        )
     dtype, network = next(iter(question.networks.items()))
     sharding = Sharding(float(flags.tensor_parallel or 1), float(flags.pipeline_parallel or 1), 1.0, 1.0)
     layout = Layout(target, sharding, dtype, question.kv_formats[0])
@@ -124,9 +123,9 @@ def chosen_plan(
     counted = _count_text(replicas or 1) + ("" if replicas else " (replace with --replicas)")
     return Chosen(
         replace(asked, question=question),
-        spec_of_layout(layout, dtype, question),
+        spec_of_layout(layout, question),
         replicas or 1,
-        layout_name(layout, dtype),
+        layout_name(layout),
         "the plan given",
         counted,
         layout=layout,
@@ -140,27 +139,18 @@ def chosen_of(asked: AskedFleet, plan: Plan, replicas: int | None = None) -> Cho
             f"--replicas {replicas}: the plan of {asked.scenario.name} has a prefill and a decode pool\n"
             "  for other pools: --hardware NAME --prefill-replicas 2 --decode-replicas 2 --kv-link network"
         )
-    if replicas is not None:
-        refuse_mix(plan, f"--replicas {replicas}")
-    first = plan.groups[0]
-    roles = plan.group_names if plan.is_mix else [group.role for group in plan.groups]
-    names = {
-        role: layout_name(group.layout, group.weight_dtype)
-        for role, group in zip(roles, plan.groups, strict=True)
-    }
-    alike = len(set(names.values())) == 1
+    if replicas is not None and plan.is_mix:
+        raise InputError(
+            f"--replicas {replicas} is not worked out for a mix of fleets\n  for the cheapest fleet of one kind: --set fleet.mix=off"
+        )
+    names = [layout_name(group.layout) for group in plan.groups]
+    if len(set(names)) > 1:
+        names = [f"{of} {name}" for of, name in zip(plan.group_names, names, strict=True)]
     origin, counted = "the plan that capplan fleet chooses", _plan_count_text(plan)
     if replicas is not None:
         origin, counted = "the layout that capplan fleet chooses", _count_text(replicas)
-    return Chosen(
-        asked,
-        spec_of_layout(first.layout, first.weight_dtype, asked.question),
-        replicas or sum(plan.in_service),
-        names[roles[0]] if alike else ", ".join(f"{role} {name}" for role, name in names.items()),
-        origin,
-        counted,
-        plan,
-    )
+    spec, count = spec_of_layout(plan.groups[0].layout, asked.question), replicas or sum(plan.in_service)
+    return Chosen(asked, spec, count, ", ".join(dict.fromkeys(names)), origin, counted, plan)
 
 
 def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) -> tuple[MixedGroup, ...]:
@@ -193,37 +183,26 @@ def mixed_groups(chosen: Chosen, operation: Operation | None, stream: Stream) ->
     for group, (part, _) in zip(plan.groups, parts_of(chosen.asked, plan), strict=True):
         routed = group.requests
         assert routed is not None
-        replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, part.question))
+        replica = replica_of(spec_of_layout(group.layout, part.question))
         classes = frozenset(places[name] for name in routed.classes)
         weights = (0.0, 1.0)
         if routed.share is not None:
             weights = (dealt, 1.0 if group is plan.groups[-1] else dealt + routed.share)
             dealt = weights[1]
-        groups.append(
-            MixedGroup(
-                replica,
-                group.busy_replicas,
-                classes,
-                routed.above_tokens,
-                routed.up_to_tokens,
-                weights,
-                group.draft_tokens,
-            )
-        )
+        bounds, drafts = (routed.above_tokens, routed.up_to_tokens), group.draft_tokens
+        groups.append(MixedGroup(replica, group.busy_replicas, classes, *bounds, weights, drafts))
     return tuple(groups)
 
 
 def _plan_count_text(plan: Plan) -> str:
-    if plan.is_mix:
-        counts = "; ".join(
-            f"{name}: {_count_text(group.replicas)} on {group.layout.device.name}, {group.spare_replicas} of them spare"
-            for name, group in zip(plan.group_names, plan.groups, strict=True)
-        )
-        return f"the router sends {counts}"
-    if not plan.has_pools:
-        return f"{_count_text(plan.replicas)}, {plan.spare_replicas} of them spare"
-    counts = " and ".join(f"{group.replicas} {group.role}" for group in plan.groups)
-    return f"{counts} replicas, {plan.groups[0].spare_replicas} spare in each pool"
+    if plan.has_pools:
+        counts = " and ".join(f"{group.replicas} {group.role}" for group in plan.groups)
+        return f"{counts} replicas, {plan.groups[0].spare_replicas} spare in each pool"
+    counts = "; ".join(
+        f"{f'{name}: ' if name else ''}{_count_text(group.replicas)}{f' on {group.hardware}' if name else ''}, {group.spare_replicas} of them spare"
+        for name, group in zip(plan.group_names, plan.groups, strict=True)
+    )
+    return f"the router sends {counts}" if plan.is_mix else counts
 
 
 def scaling_rate_of(chosen: Chosen) -> float:
@@ -260,7 +239,7 @@ def _planned_rate(chosen: Chosen) -> float:
     """Return the largest rate that a named layout is planned for under the targets of its scenario."""
     question, terms = chosen.asked.question, terms_of(chosen.asked)
     assert chosen.layout is not None
-    trial = trial_of(question, chosen.layout, next(iter(question.networks)), terms)
+    trial = trial_of(question, chosen.layout, terms)
     if isinstance(trial, Reason):
         return 0.0
     slowest = trial.candidate.slowness.quantile(question.slo.confidence)
@@ -285,7 +264,7 @@ def operation_of_plan(chosen: Chosen, flags: OperationFlags, replicas: int | Non
         prefill_replicas=prefill.busy_replicas,
         decode_replicas=decode.busy_replicas,
         kv_link=plan.transfer.terms,
-        decode=replica_of(spec_of_layout(decode.layout, decode.weight_dtype, chosen.asked.question)),
+        decode=replica_of(spec_of_layout(decode.layout, chosen.asked.question)),
     )
 
 

@@ -128,12 +128,12 @@ def _scenario_sweep(path: Path, loads: Loads, flags: SweepFlags, serving: Servin
 def _contender(plan: Plan, asked: AskedFleet) -> Contender:
     """Return one replica of a plan, or both of its pools."""
     question = asked.question
-    specs = [spec_of_layout(group.layout, group.weight_dtype, question) for group in plan.groups]
+    specs = [spec_of_layout(group.layout, question) for group in plan.groups]
     if plan.transfer is not None:
         usd = [None if pool.usd_per_hour is None else pool.usd_per_hour / pool.replicas * pool.busy_replicas for pool in plan.groups]  # fmt: skip
         prefill, decode = plan.groups
         count = f"{prefill.busy_replicas} + {decode.busy_replicas}"
-        name = f"{count} apart: {layout_name(prefill.layout, prefill.weight_dtype)}, {layout_name(decode.layout, decode.weight_dtype)}"
+        name = f"{count} apart: {layout_name(prefill.layout)}, {layout_name(decode.layout)}"
         pool = DecodePool(specs[1], (prefill.busy_replicas, decode.busy_replicas), plan.transfer.terms)
         planned = min(
             group.planned_request_rate_limit_per_replica * group.busy_replicas for group in plan.groups
@@ -143,7 +143,7 @@ def _contender(plan: Plan, asked: AskedFleet) -> Contender:
     hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
     group = plan.single
     name, planned = (
-        layout_name(group.layout, group.weight_dtype),
+        layout_name(group.layout),
         group.planned_request_rate_limit_per_replica,
     )
     return Contender(name, specs[0], hourly, planned_requests_per_s=planned)

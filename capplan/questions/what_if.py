@@ -6,11 +6,11 @@ from itertools import product
 from math import inf, log2
 
 from capplan.fleet.decision import cheapest_by_confidence
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.plan import Bought, FleetAnswer, Plan
 from capplan.fleet.search.cheapest import Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES
+from capplan.fleet.search.recommended import bought_of
 from capplan.fleet.sweep import FEW_RATIOS
-from capplan.money.price import usd_per_month
 from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.largest_load import LoadSearch
 from capplan.questions.sensitivity import at_other_traffic
@@ -22,16 +22,6 @@ LIMITS = (0.5, 0.75, 1.0, 1.5, 2.0)
 """TTFT targets over those of the scenario."""
 PRICES = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Prices of the GPU of the plan, electricity included, over those of today."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bought:
-    """What a fleet is made of and costs."""
-
-    hardware: str
-    gpus: int
-    usd_per_month: float | None
-    """None if no price is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,12 +164,7 @@ def _limits(slo: Slo) -> list[tuple[float | None, Slo]]:
 def _fleets(trials: Search, hardware: str, confidences: Sequence[float]) -> dict[float, list[Bought]]:
     """Return by confidence the cheapest fleet of one device, and the cheapest of all others that may cost less at another price."""
     mine, others = (
-        Search(
-            trials.question,
-            [item for item in trials.candidates if (item.layout.device.name == hardware) == of_it],
-            trials.terms,
-            trials.cache,
-        )
+        trials.among(item for item in trials.candidates if (item.layout.device.name == hardware) == of_it)
         for of_it in (True, False)
     )
     own = cheapest_by_confidence(mine, confidences)
@@ -187,21 +172,17 @@ def _fleets(trials: Search, hardware: str, confidences: Sequence[float]) -> dict
     rest = cheapest_by_confidence(others, confidences, under=most)
     return {
         confidence: [
-            _bought(fleet, trials.terms) for fleet in (own[confidence], rest[confidence]) if fleet is not None
+            bought_of(fleet, fleet.busy, trials.terms)
+            for fleet in (own[confidence], rest[confidence])
+            if fleet is not None
         ]
         for confidence in confidences
     }
 
 
 def _cost(fleet: Sized | None, terms: Terms) -> float:
-    usd = None if fleet is None else terms.usd_per_hour(fleet.trial.candidate.layout, fleet.busy)
+    usd = None if fleet is None else terms.usd_per_hour(fleet.layout, fleet.busy)
     return inf if usd is None else usd
-
-
-def _bought(fleet: Sized, terms: Terms) -> Bought:
-    layout = fleet.trial.candidate.layout
-    hourly = terms.usd_per_hour(layout, fleet.busy)
-    return Bought(layout.device.name, fleet.gpus, None if hourly is None else float(usd_per_month(hourly)))
 
 
 def _known(answer: FleetAnswer, confidence: float) -> list[Bought]:

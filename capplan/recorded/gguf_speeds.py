@@ -7,9 +7,11 @@ from typing import Any
 
 from capplan.accuracy.cells import is_set, number_in
 from capplan.errors import InputError
+from capplan.hardware.device import HOST
 from capplan.model.weight_format import RECIPES
 from capplan.readers.catalogue.hardware import catalogue_name, device
 from capplan.readers.catalogue.models import shipped_id
+from capplan.readers.catalogue.workstations import machine_parts
 from capplan.recorded.results.llamacpp import dialect
 
 
@@ -44,6 +46,8 @@ class GgufRun:
     """Bandwidth of the memory of the host, of what is offloaded to it."""
     devices: int = 1
     """Equal devices, which have layers in turn."""
+    tensor_split: str | None = None
+    """Parts of the layers for each card of a machine; None: by memory."""
 
     @property
     def kind(self) -> str:
@@ -52,8 +56,9 @@ class GgufRun:
 
     @property
     def interval(self) -> str:
-        """Return the kind of interval: generation, prompt, or offloaded."""
-        return self.kind if self.host_bytes_per_s is None else "offloaded"
+        """Return the kind of interval: generation, prompt, those of processors, or offloaded."""
+        kind = f"processor_{self.kind}" if self.backend == "cpu" else self.kind
+        return kind if self.host_bytes_per_s is None else "offloaded"
 
 
 STARVED = re.compile(r"raspberry|hifive|jetson|rpc\)|\bx2 hosts", re.IGNORECASE)
@@ -133,12 +138,12 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
     model = printed_model(row.get("model") or "")
     if model is None:
         raise InputError(f"model {row.get('model')!r} is not shipped")
-    devices = int(number_in(row, "device_count") or 1.0)
-    if re.search(r"\bx ?\d\b.* \+ |\d ?x ", (row.get("device") or "").removeprefix("1x ")) or (
-        devices > 1 and " + " in (row.get("device") or "")
-    ):
-        raise InputError("how layers are split over unequal devices, or next to a host, is not stated")
-    card, offload = _offload_of(row)
+    devices, cards = int(number_in(row, "device_count") or 1.0), _cards_of(row)
+    if len(set(cards)) > 1:
+        devices, card = 1, "+".join(cards)
+        offload: dict[str, Any] = {"tensor_split": _parts_in(row.get("notes") or "")}
+    else:
+        card, offload = (cards[0], {}) if cards else _offload_of(row)
     hardware = printed_device(card)
     if hardware and hardware.startswith("apple") and row.get("backend") == "vulkan":
         raise InputError("Vulkan on an Apple chip runs over Metal, and scoreboards mix its chips")
@@ -148,6 +153,14 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
     if generated is None and row.get("test") and not row["test"].startswith("tg") and row["test"] != "server":
         raise InputError("neither a prompt nor a generation")
     prompt, ubatch = 0 if generated != 0.0 else _prompt_tokens(row), _ubatch(row.get("batch") or "")
+    threads = number_in(row, "threads")
+    if (
+        prompt
+        and threads
+        and row.get("backend") == "cpu"
+        and threads < (device(hardware).multiprocessors or 0)
+    ):
+        raise InputError("fewer threads than cores")
     if prompt and ubatch < LEAST_UBATCH:
         raise InputError(f"prompts in pieces of fewer than {LEAST_UBATCH} tokens are not modelled")
     if is_set(row.get("flash_attention")) is False and row.get("flash_attention") and depth > SHALLOW_TOKENS:
@@ -169,9 +182,29 @@ def _stated_run(row: Mapping[str, str]) -> GgufRun:
     )
 
 
+def _cards_of(row: Mapping[str, str]) -> list[str]:
+    """Return the cards of a row that prints several; none for others, InputError where a host is among several or a card is not known."""
+    text, count = (row.get("device") or "").removeprefix("1x "), int(number_in(row, "device_count") or 1.0)
+    parts = machine_parts(text)
+    if (len(parts) == 1 and parts[0][1] == 1) or (len(parts) > 1 and count == 1):
+        return []
+    cards = [printed_device(name) or "" for name, each in parts for _ in range(each)]
+    if not all(cards) or len(cards) != count or any(device(card).architecture == HOST for card in cards):
+        raise InputError("how layers are split over unequal devices, or next to a host, is not stated")
+    return cards
+
+
+def _parts_in(notes: str) -> str | None:
+    """Return the parts of the cards that the notes of a row state; None where memory decides."""
+    stated = re.search(r"-ts (\d[\d.,/]*)", notes)
+    return stated[1] if stated else None
+
+
 def _offload_of(row: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     """Return the device of a row, and what it keeps in the memory of its host; InputError where the row does not say how much or which host."""
     card, plus, host = (row.get("device") or "").removeprefix("1x ").partition(" + ")
+    if row.get("backend") == "cpu":
+        return card.replace("(CPU)", "CPU"), {}
     layers, experts = (
         (row.get(key) or "").strip().removesuffix(".0") for key in ("n_gpu_layers", "n_cpu_moe")
     )

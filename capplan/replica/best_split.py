@@ -4,9 +4,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from capplan.errors import CapplanError, DoesNotFitError, InputError
+from capplan.model.sharding import WHOLE
+from capplan.model.weight_format import kv_bytes_per_element
+from capplan.phases.cost import total_s
+from capplan.phases.step import decode_step_costs
 from capplan.replica.offload import EVERY_LAYER, Offload, host_devices, split_network
+from capplan.replica.plans import rates_of
 from capplan.replica.replica import memory_of, replica_of
-from capplan.replica.spec import ReplicaSpec, served_context_tokens
+from capplan.replica.spec import ReplicaSpec, card_layers, cards_of, served_context_tokens
 
 Split = tuple[int | None, int | None]
 """Layers on the device, and layers whose experts are on the host, as `Offload` has them."""
@@ -78,6 +83,59 @@ def fastest_split(spec: ReplicaSpec, bytes_per_s: float) -> ReplicaSpec:
             "  give a smaller --max-model-len or --kv-dtype"
         )
     return found[0] if len(found) == 1 else min(found, key=_token_s)
+
+
+def fastest_cards(spec: ReplicaSpec) -> ReplicaSpec:
+    """Return a machine of cards with the split that generates a sequence fastest: the quickest card holds as many layers as it has room for, then the next.
+
+    Parameters
+    ----------
+    spec : the replica on a machine of cards
+
+    Raises
+    ------
+    DoesNotFitError
+        the cards together have no room for the layers and the cache
+    """
+    cards = spec.device.cards
+    layers = [
+        replace(spec, device=card, efficiency=efficiency, tensor_split=())
+        for card, efficiency in zip(cards, spec.efficiency.cards, strict=True)
+    ]
+    order = sorted(range(len(cards)), key=lambda at: _layers_s(layers[at]))
+    counts, left = [0.0] * len(cards), len(spec.network.layers) + 1
+    for at, following in zip(order, [*order[1:], None], strict=True):
+        for count in range(left, 0, -1):
+            trial = counts.copy()
+            trial[at] = float(count)
+            if following is not None:
+                trial[following] = float(left - count)
+            if _card_holds(replace(spec, tensor_split=tuple(trial)), at):
+                counts[at] = float(count)
+                left -= count
+                break
+    if left:
+        raise DoesNotFitError(
+            f"{spec.network.name} does not fit on {spec.device.name}\n  give a smaller --max-model-len, --kv-dtype or --weight-dtype"
+        )
+    return replace(spec, tensor_split=tuple(counts))
+
+
+def _layers_s(card: ReplicaSpec) -> float:
+    """Return the time of a token in all layers on one card, whether they fit or not, at half of the longest context."""
+    context, kv_bytes = served_context_tokens(card) / 2.0, kv_bytes_per_element(card.kv_format)
+    return float(
+        total_s(decode_step_costs(card.network, 1.0, context, WHOLE, kv_bytes, rates_of(card).rates))
+    )
+
+
+def _card_holds(spec: ReplicaSpec, at: int) -> bool:
+    """Return whether one card of a machine has room for its layers and their cache."""
+    used = [card for card, count in enumerate(card_layers(spec)) if count]
+    try:
+        return holds_its_sequences(cards_of(spec)[used.index(at)])
+    except DoesNotFitError:
+        return False
 
 
 def _ways(spec: ReplicaSpec) -> list[list[Split]]:

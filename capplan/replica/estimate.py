@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
-from capplan.phases.cost import Bound, OperatorCost, bound, total_s
+from capplan.phases.cost import Bound, OperatorCost, bound, summed, total_s
 from capplan.phases.step import decode_attention_costs, decode_step_costs, prefill_step_costs
 from capplan.replica.load import Load, check_load
-from capplan.replica.plans import graph_sequences, offload_rates
+from capplan.replica.offload import PartRates
+from capplan.replica.plans import graph_sequences, parts_of
 from capplan.replica.replica import Replica
-from capplan.replica.spec import refuse_prefixes, served_context_tokens
+from capplan.replica.spec import cards_of, refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
@@ -164,25 +165,28 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     past = load.input_tokens * load.prefix_hit_fraction
     split = spec.efficiency.layer_split
     sharding = spec.sharding if split is None else replace(spec.sharding, pipeline=1.0)
-    prefill = prefill_step_costs(spec.network, 1.0, load.input_tokens - past, past, sharding, kv_bytes, rates)
-    held = offload_rates(spec)
-    if held is not None:
+    network, parts = cards_of(spec)[-1].network, parts_of(spec)
+    prefill = prefill_step_costs(network, 1.0, load.input_tokens - past, past, sharding, kv_bytes, rates)
+    for part in parts:
         read = prefill_step_costs(
-            held.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, held.prompt
+            part.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, part.prompt
         )
-        prefill += [cost.named(f"host_{cost.operator}") for cost in read if cost.operator not in HEAD]
+        prefill += _of_part(read, part)
+    prefill = summed(prefill)
     waits_s = float(launching_s(replica.table, load.input_tokens - past) - total_s(prefill))
     prefill.append(OperatorCost(LAUNCHES, max(waits_s, 0.0)))
     context = load.input_tokens + load.output_tokens / 2.0
     batch = max(1.0, sequences / float(sharding.pipeline))
     if not spec.network.generates:
         return (*_rows(prefill, "prefill"),)
-    decode = decode_step_costs(spec.network, batch, context, sharding, kv_bytes, rates)
-    if split is not None and spec.devices > 1:
-        decode.append(OperatorCost("hand_over", split.hand_over_s * (spec.devices - 1)))
-    if held is not None:
-        read = decode_step_costs(held.network, batch, context, spec.sharding, kv_bytes, held.token)
-        decode += [cost.named(f"host_{cost.operator}") for cost in read if cost.operator not in HEAD]
+    decode = decode_step_costs(network, batch, context, sharding, kv_bytes, rates)
+    further = spec.devices - 1 + sum(not part.on_host for part in parts)
+    if split is not None and further:
+        decode.append(OperatorCost("hand_over", split.hand_over_s * further))
+    for part in parts:
+        read = decode_step_costs(part.network, batch, context, spec.sharding, kv_bytes, part.token)
+        decode += _of_part(read, part)
+    decode = summed(decode)
     host = spec.profile.host
     of_process = max(1.0, sequences / float(spec.sharding.data))
     step_s = host.each_step_s(spec.ranks)
@@ -199,6 +203,12 @@ def front_end_of(replica: Replica, load: Load) -> OperatorRow:
     table = replica.table
     seconds = table.request_s + table.prompt_token_s * load.input_tokens
     return OperatorRow(FRONT_END, "prefill", seconds, 0.0, 0.0, "latency")
+
+
+def _of_part(costs: list[OperatorCost], part: PartRates) -> list[OperatorCost]:
+    """Return the operators of layers that are elsewhere than the LM head; those of a host are named after it."""
+    named = [cost.named(f"host_{cost.operator}") if part.on_host else cost for cost in costs]
+    return [cost for cost, plain in zip(named, costs, strict=True) if plain.operator not in HEAD]
 
 
 def bottleneck_of(rows: tuple[OperatorRow, ...], output_tokens: int, sequences: float) -> str:

@@ -38,14 +38,16 @@ class Offload:
 
 
 @dataclass(frozen=True, slots=True)
-class OffloadRates:
-    """Rates of the operators whose weights are in the memory of the host."""
+class PartRates:
+    """Layers that are elsewhere than the LM head: on another card, or in the memory of the host; and the rates of their operators."""
 
     network: Network
     token: StepRates
-    """Rates of steps that generate, which the processor of the host computes."""
+    """Rates of steps that generate, which a host computes itself."""
     prompt: StepRates
-    """Rates of prompts, whose weights cross PCIe to the device."""
+    """Rates of prompts, for which weights of a host cross PCIe to the device."""
+    on_host: bool = False
+    """Whether these layers are in the memory of the host."""
 
 
 def split_network(network: Network, gpu_layers: int, cpu_experts: int) -> tuple[Network, Network | None]:

@@ -1,7 +1,7 @@
 """Kernel rates, memory and step times of plans for one network, as arrays over plans and loads."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from capplan.engine.lookup import scheduling
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, tile_of
 from capplan.errors import InputError
 from capplan.hardware.device import (
+    HOST,
     MERGED,
     Device,
     Efficiency,
@@ -18,7 +19,7 @@ from capplan.hardware.device import (
     not_measured,
     padded_inputs_multiple,
 )
-from capplan.memory.capacity import reserved_bytes_per_sequence, token_capacity
+from capplan.memory.capacity import reserved_bytes_per_sequence, stage_shares, token_capacity
 from capplan.memory.launch import Launch, default_memory_fractions, engine_launch
 from capplan.memory.plan import MemoryPlan, memory_plan
 from capplan.model.network import Network, layer_counts
@@ -35,13 +36,15 @@ from capplan.operators.expert_exchange import (
 )
 from capplan.operators.latent_attention import SparsePrefill
 from capplan.operators.matmul import sequences_with_slots
-from capplan.phases.cost import StepRates, stacked_rates
+from capplan.phases.cost import StepRates, stacked_rates, total_s
 from capplan.phases.mixer_work import borrowed_rates
+from capplan.phases.step import token_costs
 from capplan.phases.token_work import ACTIVATION_BYTES
-from capplan.replica.offload import OffloadRates, host_devices
-from capplan.replica.spec import ReplicaSpec, prompt_work_s_per_token, served_context_tokens
+from capplan.replica.offload import PartRates, host_devices
+from capplan.replica.spec import ReplicaSpec, cards_of, prompt_work_s_per_token, served_context_tokens
 from capplan.replica.tables import (
     DeviceTables,
+    Knots,
     chunk_limits,
     context_limits,
     device_tables,
@@ -50,6 +53,7 @@ from capplan.replica.tables import (
     layers_in_turn,
     step_knots,
     with_host,
+    with_plan,
 )
 from capplan.serving.steady_state import (
     Flags,
@@ -134,22 +138,13 @@ def step_rates(
     sharding: Sharding = WHOLE,
     exchange: tuple[str, str] = ("", ""),
 ) -> LabelledRates:
-    """Return the rates of all kernels in a step of the network on the device.
-
-    Parameters
-    ----------
-    network, device : the model, and what it runs on
-    efficiency : fitted numbers of the device
-    profile : engine version
-    kv_format : of the cache
-    sharding : [-]
-        parallelism, numbers
-    exchange : all-to-all kernels of decode steps and of steps with prompts, as `exchange_kernels` returns them
-    """
+    """Return the rates of all kernels in a step of the network on the device; `exchange`: as `exchange_kernels` returns them."""
     device = at_rates(device, profile.host)
     dense_formats, expert_formats = _formats(network)
 
     def of(weight_format: str, expert_format: str | None = None) -> DeviceRates:
+        run_in, spread = expert_format or weight_format, sharding.spreads_experts
+        kernel = profile.expert_kernel(device.architecture, run_in, spread=spread, routing=network.routing)
         return device_rates(
             device,
             efficiency,
@@ -157,12 +152,7 @@ def step_rates(
             kv_format=kv_format,
             engine=profile.engine,
             expert_format=expert_format,
-            expert_kernel=profile.expert_kernel(
-                device.architecture,
-                expert_format or weight_format,
-                spread=sharding.spreads_experts,
-                routing=network.routing,
-            ),
+            expert_kernel=kernel,
             fuses_quantise=profile.fuses_quantise,
         )
 
@@ -272,11 +262,12 @@ def graph_sequences(spec: ReplicaSpec) -> float:
 
 
 def rates_of(spec: ReplicaSpec) -> LabelledRates:
-    """Return the rates of all kernels in a step of a replica."""
+    """Return the rates of all kernels in a step of a replica; of a machine of cards those of the card with the LM head."""
+    head = cards_of(spec)[-1]
     return step_rates(
         spec.network,
-        spec.device,
-        spec.efficiency,
+        head.device,
+        replace(head.efficiency, borrowed=spec.efficiency.borrowed),
         profile=spec.profile,
         kv_format=spec.kv_format,
         sharding=spec.sharding,
@@ -284,11 +275,13 @@ def rates_of(spec: ReplicaSpec) -> LabelledRates:
     )
 
 
-def offload_rates(spec: ReplicaSpec) -> OffloadRates | None:
-    """Return the rates of what a replica keeps in the memory of the host; None where it keeps nothing there."""
+def parts_of(spec: ReplicaSpec) -> tuple[PartRates, ...]:
+    """Return the layers of a replica that are elsewhere than its LM head, with their rates: on other cards, or in the memory of the host."""
+    cards = [(card.network, rates_of(card).rates) for card in cards_of(spec)[:-1]]
+    parts = [PartRates(network, rates, rates) for network, rates in cards]
     held = spec.offload
     if held is None:
-        return None
+        return tuple(parts)
     token, prompt = (
         step_rates(
             held.network,
@@ -299,7 +292,7 @@ def offload_rates(spec: ReplicaSpec) -> OffloadRates | None:
         ).rates
         for kind, target in zip(("token", "prompt"), host_devices(spec.device, held.bytes_per_s), strict=True)
     )
-    return OffloadRates(held.network, token, prompt)
+    return (*parts, PartRates(held.network, token, prompt, on_host=True))
 
 
 def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
@@ -364,6 +357,7 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
     launch = replace(
         launch,
         sent=sent.astype(np.float64),
+        holds_embedding=np.array([float(spec.device.architecture == HOST) for spec in specs]),
         one_sided=np.array([float(kernel == "nvlink_one_sided") for kernel in kernels]),
     )
     if lowered:
@@ -375,7 +369,7 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
             for one, spec, most in zip(schedulings, specs, blocks.tolist(), strict=True)
         ]
         launch = replace(launch, max_num_seqs=np.array([float(one.max_num_seqs) for one in schedulings]))
-    whole = [replica_scheduling(one, spec.sharding) for one, spec in zip(schedulings, specs, strict=True)]
+    whole = [replica_scheduling(one, spec.batching) for one, spec in zip(schedulings, specs, strict=True)]
     return Plans(tuple(specs), launch.as_columns(), tuple(whole))
 
 
@@ -386,15 +380,43 @@ def started_scheduling(spec: ReplicaSpec) -> Scheduling:
 
 
 def plans_memory(plans: Plans) -> MemoryPlan:
-    """Return the memory of one device of each plan."""
-    return memory_plan(plans.specs[0].network, plans.launch, plans.specs[0].profile)
+    """Return the memory of one device of each plan; of a machine of cards that of the tightest."""
+    memory = memory_plan(plans.specs[0].network, plans.launch, plans.specs[0].profile)
+    if not any(spec.device.cards for spec in plans.specs):
+        return memory
+    tight = [
+        tightest_card(spec)[1] if spec.device.cards else memory.at(plan)
+        for plan, spec in enumerate(plans.specs)
+    ]
+    return MemoryPlan(
+        *(np.array([getattr(one, field.name) for one in tight]) for field in fields(MemoryPlan))
+    )
+
+
+def card_plans(spec: ReplicaSpec) -> tuple[tuple[ReplicaSpec, MemoryPlan], ...]:
+    """Return each device of a replica that differs from the others, with its memory: the cards of a machine that have layers, or one device."""
+    return tuple((card, plans_memory(plans_of([card], lowered=False)).at(0)) for card in cards_of(spec))
+
+
+def tightest_card(spec: ReplicaSpec) -> tuple[ReplicaSpec, MemoryPlan]:
+    """Return the card of a machine whose cache holds the fewest sequences, and its memory; a single device is itself the tightest."""
+
+    def sequences(card: tuple[ReplicaSpec, MemoryPlan]) -> tuple[float, float]:
+        held, reserved = float(card[1].max_concurrency), float(card[1].reserved_bytes_per_sequence)
+        return np.inf if held and not reserved else held, float(card[1].kv_bytes_available)
+
+    return min(card_plans(spec), key=sequences)
 
 
 def sequence_cache_bytes(plans: Plans, context_tokens: float) -> Array:
     """Return the KV-cache bytes that one sequence of a length takes on one device of each plan [B]."""
     first = plans.specs[0]
     launch = replace(plans.launch, max_model_len=np.full(len(plans.specs), context_tokens))
-    return np.asarray(reserved_bytes_per_sequence(first.network, launch, first.profile))
+    reserved = np.array(reserved_bytes_per_sequence(first.network, launch, first.profile))
+    for plan, spec in enumerate(plans.specs):
+        if spec.device.cards:
+            reserved[plan] = sequence_cache_bytes(plans_of([tightest_card(spec)[0]]), context_tokens)[0]
+    return reserved
 
 
 def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) -> Array:
@@ -453,17 +475,7 @@ def plans_tables(plans: Plans) -> PlansTables:
         chunk_limits(first.network),
     )
     rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
-    split, launch = first.efficiency.layer_split, plans.launch
-    alone = launch if split is None else replace(launch, pipeline=np.ones_like(launch.pipeline))
-    device = device_tables(
-        first.network, alone, rates, knots, first.profile.graph_sizes,
-        two_passes=first.profile.policy == "slots",
-        graph_sequences=np.array([graph_sequences(spec) for spec in plans.specs]),
-        offload=offload_rates(first),
-    )  # fmt: skip
-    if split is not None:
-        devices = np.asarray(launch.pipeline, dtype=np.float64)
-        device = layers_in_turn(device, split, first.network, devices, first.profile.ubatch_tokens)
+    device = _device_tables(plans, rates, knots)
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [
         prompt_work_s_per_token(spec, labelled[at].rates) for spec, at in zip(plans.specs, index, strict=True)
@@ -472,6 +484,56 @@ def plans_tables(plans: Plans) -> PlansTables:
     prompts = table.prefill_attention_s + beside * knots.new[None, :, None]
     table = replace(table, prefill_attention_s=prompts)
     return PlansTables(device, table, tuple(labelled[place] for place in index.tolist()))
+
+
+def _device_tables(plans: Plans, rates: StepRates, knots: Knots) -> DeviceTables:
+    """Return the step times of the devices of each plan, of several devices with layers in turn as one after the other."""
+    first = plans.specs[0]
+    split, launch = first.efficiency.layer_split, plans.launch
+    alone = launch if split is None else replace(launch, pipeline=np.ones_like(launch.pipeline))
+    device = device_tables(
+        first.network, alone, rates, knots, first.profile.graph_sizes,
+        two_passes=first.profile.policy == "slots",
+        graph_sequences=np.array([graph_sequences(spec) for spec in plans.specs]),
+        parts=() if first.device.cards else parts_of(first),
+    )  # fmt: skip
+    if split is not None:
+        devices = np.asarray(launch.pipeline, dtype=np.float64)
+        largest, _ = stage_shares(first.network, devices)
+        device = layers_in_turn(device, split, largest, devices, first.profile.ubatch_tokens)
+    for plan, spec in enumerate(plans.specs):
+        _refuse_unpublished_context(spec)
+        if spec.device.cards:
+            device = with_plan(device, plan, _tables_of_cards(spec, knots))
+    return device
+
+
+def _refuse_unpublished_context(spec: ReplicaSpec) -> None:
+    """Raise the error for contexts that are longer than those of which the speed of a device is known."""
+    most = spec.efficiency.longest_context_tokens
+    if most is not None and served_context_tokens(spec) > most:
+        raise InputError(
+            f"{spec.device.name}: the speed of llama.cpp on processors is known to contexts of {most:,} tokens, since attention beyond was published of one processor\n"
+            f"  --max-model-len {most}, or capplan fit for the memory"
+        )
+
+
+def _tables_of_cards(spec: ReplicaSpec, knots: Knots) -> DeviceTables:
+    """Return the step times of a machine of cards, each of which has layers of its own."""
+    main, parts, split = cards_of(spec)[-1], parts_of(spec), spec.efficiency.layer_split
+    rates, launch = rates_of(main).rates, plans_of([main]).launch
+    device = device_tables(
+        main.network, launch, rates, knots, main.profile.graph_sizes, two_passes=True, parts=parts
+    )
+    if split is None:
+        return device
+    piece = main.profile.ubatch_tokens
+    piece_s = [
+        float(total_s(token_costs(network, piece, WHOLE, each, decode=False)))
+        for network, each in ((main.network, rates), *((part.network, part.prompt) for part in parts))
+    ]
+    slowest, devices = np.array([max(piece_s) / sum(piece_s)]), np.array([float(len(piece_s))])
+    return layers_in_turn(device, split, slowest, devices, piece)
 
 
 def _attention_at_context(tables: StepTable, context_tokens: Number) -> Array:

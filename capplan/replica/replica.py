@@ -71,7 +71,7 @@ def typical_context_tokens(spec: ReplicaSpec) -> float:
 
 def _steps(memory: MemoryPlan, scheduling: Scheduling, spec: ReplicaSpec) -> str:
     """Return the tokens of a step as the way out where its activations take what the cache would have; nothing otherwise."""
-    tokens = scheduling.max_num_batched_tokens // int(spec.sharding.data * spec.sharding.pipeline)
+    tokens = scheduling.max_num_batched_tokens // int(spec.sharding.data * spec.batching.pipeline)
     if int(memory.limit_codes) != NO_ROOM or not scheduling.chunked:
         return ""
     return f"; a step has {tokens:,} tokens (--max-num-batched-tokens)"

@@ -1,11 +1,19 @@
-"""The specification of one replica, and the work that comes with the prompts of requests."""
+"""The specification of one replica, the work that comes with the prompts of requests, and the cards of a machine that are not alike.
 
+A token passes such cards one after the other, and the pieces of a prompt follow each other:
+
+    t_token = sum_d t_d + (N - 1) t_h,   t_prompt = t (1 + (n - 1) f) / n,   f = min(g max(t_slowest / t, 1 / 4), 1),   t = sum_d t_d
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from capplan.engine.lookup import ANY_OF, with_chunked_prefill, with_graphs_of, with_most_graphs
 from capplan.engine.profile import EngineProfile
-from capplan.errors import InputError
-from capplan.hardware.device import Device, Efficiency
+from capplan.errors import DoesNotFitError, InputError
+from capplan.hardware.device import Device, Efficiency, engine_memory_bytes
+from capplan.memory.capacity import part_of
 from capplan.model.network import Attention, Network
 from capplan.model.sharding import Sharding, adapter_bytes_per_rank
 from capplan.model.weight_format import stored_dtypes
@@ -35,6 +43,8 @@ class ReplicaSpec:
     """Input plus output of a typical request, for the cache capacity of hybrid models; None: the longest context."""
     offload: Offload | None = None
     """Layers or experts in the memory of the host, which `network` lacks."""
+    tensor_split: tuple[float, ...] = ()
+    """Proportions of the layers for each card of a machine whose cards are not alike; none: by their memory."""
     offline: bool = False
     """Offline inference instead of the API server: larger steps, no HTTP."""
 
@@ -42,6 +52,11 @@ class ReplicaSpec:
     def devices(self) -> int:
         """Number of devices of the replica."""
         return int(self.sharding.devices)
+
+    @property
+    def batching(self) -> Sharding:
+        """Parallelism as the scheduler sees it: the cards of a machine are its stages."""
+        return replace(self.sharding, pipeline=max(self.sharding.pipeline, float(len(self.device.cards))))
 
     @property
     def layers(self) -> int:
@@ -192,3 +207,69 @@ def _tower_s(spec: ReplicaSpec, rates: StepRates) -> float:
         costs = tower_costs(network.images.tower, image, network.vision_format, spec.sharding.tensor, rates)
         seconds += image.per_prompt_token * float(total_s(costs)) / float(spec.sharding.data)
     return seconds
+
+
+def layers_by_card(layers: int, proportions: Sequence[float]) -> tuple[int, ...]:
+    """Return how many layers each card of a machine has, of which the LM head is the last.
+
+        n_d = |{i in 0, ..., L : s_(d-1) <= i / (L + 1) < s_d}|,   s_d = (p_1 + ... + p_d) / (p_1 + ... + p_N)
+
+    Parameters
+    ----------
+    layers : [-]
+        L, of the model
+    proportions : [-]
+        p, of each card; not all of them 0
+
+    Returns
+    -------
+    [-]
+        n, which sum up to L + 1
+
+    Examples
+    --------
+    >>> layers_by_card(32, (24.0, 12.0)), layers_by_card(32, (1.0, 0.0))
+    ((22, 11), (33, 0))
+
+    References
+    ----------
+    llama.cpp, `load_tensors` in src/llama-model.cpp: https://github.com/ggml-org/llama.cpp.
+    """
+    ends = list(accumulate(proportions))
+    counts = [0] * len(ends)
+    for index in range(layers + 1):
+        counts[next(card for card, end in enumerate(ends) if end / ends[-1] > index / (layers + 1))] += 1
+    return tuple(counts)
+
+
+def card_layers(spec: ReplicaSpec) -> tuple[int, ...]:
+    """Return the layers of each card of a machine, the LM head counted as the last: as stated, else by memory; none of a single device."""
+    cards = spec.device.cards
+    by_memory = tuple(engine_memory_bytes(card) for card in cards)
+    return layers_by_card(len(spec.network.layers), spec.tensor_split or by_memory) if cards else ()
+
+
+def cards_of(spec: ReplicaSpec) -> tuple[ReplicaSpec, ...]:
+    """Return each card that has layers as a replica of its part, the one with the LM head last; a single device is itself the only one.
+
+    Raises
+    ------
+    DoesNotFitError
+        a card has the LM head and no layer
+    """
+    counts = card_layers(spec)
+    if not counts:
+        return (spec,)
+    used = [at for at, count in enumerate(counts) if count]
+    parts, start, layers = [], 0, len(spec.network.layers)
+    for at in used:
+        end = min(start + counts[at], layers)
+        if end == start:
+            raise DoesNotFitError(
+                f"--tensor-split: leaves nothing but the LM head to {spec.device.cards[at].name}\n  give it a larger part, or none"
+            )
+        network = part_of(spec.network, start, end, first=at == used[0], last=at == used[-1])
+        card, efficiency = spec.device.cards[at], spec.efficiency.cards[at]
+        parts.append(replace(spec, network=network, device=card, efficiency=efficiency, tensor_split=()))
+        start = end
+    return tuple(parts)

@@ -1,7 +1,10 @@
 """Speculative decoding on one replica: sources of drafts, speedup by batch and draft length, and the replica for the simulator."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -43,40 +46,11 @@ BATCHES = tuple(2**power for power in range(9))
 """Default batches to try."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPair:
-    """Published throughput of two runs that differ only in drafts."""
-
-    model: str
-    hardware: str
-    engine: str
-    method: str
-    requests: int
-    """Requests that were sent at once."""
-    without_tokens_per_s: float
-    with_tokens_per_s: float
-    source: str
-
-    @property
-    def ratio(self) -> float:
-        """Return the throughput with drafts over that without."""
-        return self.with_tokens_per_s / self.without_tokens_per_s
-
-
-_ACCELMARK = "AccelMark, https://github.com/FreedomIntelligence/AccelMark"
-_GPUSTACK = "GPUStack performance lab, https://github.com/gpustack/gpustack"
-MEASURED_PAIRS = (
-    MeasuredPair("Llama-3.1-8B", "h200-sxm", "vllm 0.7.3", "draft-model", 50, 171.87, 170.37, _ACCELMARK),
-    MeasuredPair("Llama-3-8B", "a100-sxm-80gb", "vllm 0.7.3", "draft-model", 100, 2696.82, 992.9, _ACCELMARK),
-    MeasuredPair(
-        "Llama-3-8B", "a800-sxm-80gb", "vllm 0.7.3", "draft-model", 100, 2715.9, 1040.66, _ACCELMARK
-    ),
-    MeasuredPair("Llama-3-8B", "h20", "vllm 0.7.3", "draft-model", 100, 2294.94, 783.16, _ACCELMARK),
-    MeasuredPair("Llama-3-8B", "h200-sxm", "vllm 0.7.3", "draft-model", 100, 5730.96, 1965.64, _ACCELMARK),
-    MeasuredPair("Llama-3-8B", "rtx-a6000", "vllm 0.7.3", "draft-model", 100, 1562.46, 655.83, _ACCELMARK),
-    MeasuredPair("DeepSeek-R1", "8 x h200-sxm", "sglang 0.5.3", "mtp", 1000, 3253.37, 1060.1, _GPUSTACK),
-)
-"""All pairs of runs with and without drafts that capplan knows; no row of them is fitted to."""
+@cache
+def measured_pairs() -> list[dict[str, Any]]:
+    """Return all pairs of published runs that differ only in drafts, and the throughput with drafts over that without; no row is fitted to."""
+    rows = json.loads(Path(__file__).with_name("measured_pairs.json").read_text(encoding="utf-8"))
+    return [{**row, "ratio": row["with_tokens_per_s"] / row["without_tokens_per_s"]} for row in rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,36 +228,25 @@ def speculation(
 
     Parameters
     ----------
-    target : the replica, or the time of one of its decode steps [s]
-    draft : the draft model, or the time of one of its steps [s]
+    target, draft : the replica and the draft model, or the time of one of their steps [s]
     acceptance_fraction : [-]
         probability that a draft token is accepted if all before it were; or one for each position
-    draft_tokens : [tokens]
-        draft lengths to try; those beyond the positions are left out
-    batches : [-]
-        batches to try, in decoding sequences
+    draft_tokens, batches : lengths to try, of which those beyond the positions are left out, and decoding sequences
     context_tokens : [tokens]
         mean context of a sequence
-
-    Returns
-    -------
-    a row for every batch and draft length, the best length, and the break-even batch
     """
     spec = target if isinstance(target, float) else target.spec
     fractions = [acceptance_fraction] if isinstance(acceptance_fraction, float) else acceptance_fraction
     positions = len(fractions)
     tried = sorted({g for g in draft_tokens if positions == 1 or g <= positions})
     if not tried:
-        raise InputError(
-            f"--draft-tokens {min(draft_tokens)}: acceptances are known for {positions} drafts\n  state your own: --acceptance 0.7"
-        )
+        known = f"acceptances are known for {positions} drafts\n  state your own: --acceptance 0.7"
+        raise InputError(f"--draft-tokens {min(draft_tokens)}: {known}")
     lengths = np.array(tried, dtype=np.float64)
     asked = sorted(set(batches))
-    of_length = (
-        {g: target_and_draft_memory(target, draft, context_tokens, g) for g in tried}
-        if isinstance(target, Replica)
-        else {}
-    )
+    of_length = {}
+    if isinstance(target, Replica):
+        of_length = {g: target_and_draft_memory(target, draft, context_tokens, g) for g in tried}
     both = of_length.get(tried[0])
     every = _tried_batches(asked, target, both)
     grid, drafts = every[:, None], lengths[None, :]
@@ -488,7 +451,7 @@ def speculating_replica(
 
 def refuse_stages(spec: ReplicaSpec) -> None:
     """Raise the error for a pipelined replica, whose rounds are not modelled."""
-    if spec.sharding.pipeline > 1:
+    if spec.batching.pipeline > 1:
         raise InputError(
             "speculation with pipeline stages is not simulated\n  use --tensor-parallel only, or drop the speculation"
         )

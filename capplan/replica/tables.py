@@ -6,6 +6,7 @@ One call of the step formulas covers all plans and all knots. Every command that
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from capplan.operators.llamacpp import split_prompt_ratio
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs
-from capplan.replica.offload import OffloadRates
+from capplan.replica.offload import PartRates
 from capplan.serving.step_table import StepTable, decode_turn_s
 
 PACKED_TOKENS = 2048.0
@@ -161,7 +162,11 @@ def _spread(time: Number, shape: tuple[int, ...]) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTables:
-    """Step times of the device, without host time."""
+    """Step times of the device, without host time.
+
+    A pipeline of p stages keeps p micro-batches in flight, so a decode step with S sequences takes the time of S / p sequences in all
+    stages, or longer if the stages differ; prompt times are those of one micro-batch, which passes through the stages one after the other.
+    """
 
     kernels: StepTable
     """Sum of kernel times, each run by itself."""
@@ -178,6 +183,34 @@ class DeviceTables:
     one by one."""
 
 
+def _column(value: Number) -> Array:
+    """Return numbers of plans as a column, along which sequences or tokens, and contexts, follow."""
+    return np.asarray(value, dtype=np.float64).reshape(-1, 1, 1)
+
+
+def _costs(
+    sharding: Sharding,
+    knots: Knots,
+    batches: tuple[Array, Array, Array],
+    kv_bytes: Array,
+    part: PartRates,
+) -> tuple[list[OperatorCost], ...]:
+    """Return what some layers cost: decoding tokens, their attention, tokens in a mixed step and the attention of prompts.
+
+    The batches are sequences of a micro-batch, those with what fills a CUDA graph, and prompts of one length in a step.
+    """
+    micro, padded, packed = batches
+    contexts, tokens = knots.contexts[None, None, :], knots.tokens[None, :, None]
+    new, past = knots.new[None, :, None], knots.past[None, None, :]
+    held = part.network
+    return (
+        token_costs(held, padded, sharding, part.token, decode=True),
+        decode_attention_costs(held, micro, contexts, sharding, kv_bytes, part.token),
+        token_costs(held, tokens, sharding, part.prompt, decode=False),
+        prefill_attention_costs(held, packed, new, past, sharding, kv_bytes, part.prompt),
+    )
+
+
 def device_tables(
     network: Network,
     launch: Launch,
@@ -187,52 +220,31 @@ def device_tables(
     *,
     two_passes: bool = False,
     graph_sequences: Array | float = np.inf,
-    offload: OffloadRates | None = None,
+    parts: Sequence[PartRates] = (),
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
 
     Parameters
     ----------
-    network : the model, in the weight format of these plans
-    launch : parallelism and KV dtype, arrays over plans
-    rates : fields of shape (plans, 1, 1)
-    knots : where times are computed
+    rates, knots : fields of shape (plans, 1, 1), and where times are computed
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
     graph_sequences : of one engine in the largest decode step that runs as a CUDA graph, numbers over plans
-    offload : what is in the memory of the host, and its rates
-
-    Returns
-    -------
-    tables [s]; a pipeline of p stages keeps p micro-batches in flight, so a decode step with S sequences takes the time of
-    S / p sequences in all stages, or longer if the stages differ; prompt times are those of one micro-batch, which passes
-    through the stages one after the other
+    parts : layers that are elsewhere, on other cards or in the memory of the host, each with its rates
     """
-    plans = np.asarray(launch.tensor).size
-
-    def column(value: Number) -> Array:
-        return np.asarray(value, dtype=np.float64).reshape(-1, 1, 1)
-
-    sharding = Sharding(*map(column, (launch.tensor, launch.pipeline, launch.expert, launch.data)))
-    kv_bytes, stages = column(launch.kv_bytes_per_element), sharding.pipeline
-    sequences, contexts = knots.sequences[None, :, None], knots.contexts[None, None, :]
-    tokens, new, past = knots.tokens[None, :, None], knots.new[None, :, None], knots.past[None, None, :]
-    micro, in_flight = np.maximum(sequences / stages, 1.0), np.minimum(sequences, stages)
-    largest, last = (column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
-    padded = _padded(micro, column(launch.max_num_seqs), sharding.data, graph_sizes)
+    plans, kv_bytes = np.asarray(launch.tensor).size, _column(launch.kv_bytes_per_element)
+    sharding = Sharding(*map(_column, (launch.tensor, launch.pipeline, launch.expert, launch.data)))
+    sequences = knots.sequences[None, :, None]
+    micro = np.maximum(sequences / sharding.pipeline, 1.0)
+    in_flight = np.minimum(sequences, sharding.pipeline)
+    largest, last = (_column(share) for share in stage_shares(network, np.asarray(launch.pipeline)))
+    padded = _padded(micro, _column(launch.max_num_seqs), sharding.data, graph_sizes)
     head = head_costs(network, micro, sharding, rates)
     decode_head = head if padded is micro else head_costs(network, padded, sharding, rates)
-    decode = token_costs(network, padded, sharding, rates, decode=True)
-    cache = decode_attention_costs(network, micro, contexts, sharding, kv_bytes, rates)
-    mixed = token_costs(network, tokens, sharding, rates, decode=False)
-    packed = np.clip(PACKED_TOKENS / new, 1.0, PACKED_PROMPTS)
-    prefill = prefill_attention_costs(network, packed, new, past, sharding, kv_bytes, rates)
-    if offload is not None:
-        held, (steps, prompts) = offload.network, (offload.token, offload.prompt)
-        decode += token_costs(held, padded, sharding, steps, decode=True)
-        cache += decode_attention_costs(held, micro, contexts, sharding, kv_bytes, steps)
-        mixed += token_costs(held, tokens, sharding, prompts, decode=False)
-        prefill += prefill_attention_costs(held, packed, new, past, sharding, kv_bytes, prompts)
+    packed = np.clip(PACKED_TOKENS / knots.new[None, :, None], 1.0, PACKED_PROMPTS)
+    everywhere = (PartRates(network, rates, rates), *parts)
+    costs = [_costs(sharding, knots, (micro, padded, packed), kv_bytes, part) for part in everywhere]
+    decode, cache, mixed, prefill = (list(chain.from_iterable(kind)) for kind in zip(*costs, strict=True))
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
@@ -260,21 +272,21 @@ def device_tables(
 
 
 def layers_in_turn(
-    device: DeviceTables, split: LayerSplit, network: Network, devices: Array, piece_tokens: float
+    device: DeviceTables, split: LayerSplit, largest: Array, devices: Array, piece_tokens: float
 ) -> DeviceTables:
-    """Return the tables of one device as those of several that have layers in turn, which all sequences pass together.
+    """Return the tables of all layers as those of several devices that have them in turn, which all sequences pass together.
 
     Parameters
     ----------
-    device : tables of one device
+    device : tables of all layers, each on its device
     split : what further devices cost
-    network : the model
+    largest : [-]
+        part of the time that the slowest device takes, of each plan
     devices : [-]
         of each plan
     piece_tokens : [tokens]
         of a prompt that are computed at once
     """
-    largest, _ = stage_shares(network, devices)
 
     def ratio(tokens: Array, shape: tuple[int, ...]) -> Array:
         pieces = np.maximum(tokens / piece_tokens, 1.0)
@@ -290,6 +302,21 @@ def layers_in_turn(
 
     kernels, floors, unsaved = map(in_turn, (device.kernels, device.floors, device.unsaved))
     return replace(device, kernels=kernels, floors=floors, unsaved=unsaved)
+
+
+def with_plan(tables: DeviceTables, plan: int, one: DeviceTables) -> DeviceTables:
+    """Return the tables of an array of plans with those of one plan replaced."""
+
+    def replaced(table: StepTable, other: StepTable) -> StepTable:
+        times: dict[str, Any] = {name: values.copy() for name, values in _by_plan(table)}
+        for name, values in _by_plan(other):
+            times[name][plan] = values[0]
+        return replace(table, **times)
+
+    kernels, floors, unsaved = (
+        replaced(getattr(tables, name), getattr(one, name)) for name in ("kernels", "floors", "unsaved")
+    )
+    return replace(tables, kernels=kernels, floors=floors, unsaved=unsaved)
 
 
 def _padded(sequences: Array, most: Array, groups: Number, graph_sizes: Sequence[float]) -> Array:

@@ -11,14 +11,15 @@ https://focus.finops.org/focus-specification/v1-2/
 import csv
 import io
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TypeAlias
 
-from capplan.money.cash import CostLine, MachineCharge
 from capplan.money.commitments import HOURS_PER_YEAR
-from capplan.money.who_pays import Share
+from capplan.money.ledger import MachineEntry, Paid, cost_lines, machines_of, plain
+from capplan.money.who_pays import Allocated, Share
 from capplan.questions.money.who_pays import AskedBill
 from capplan.report.answer import columns
 from capplan.report.safe_text import csv_cell
@@ -59,32 +60,6 @@ _UNITS = {
     "GB months": "GB-Months",
 }
 """Unit of a line -> the same in the unit format of FOCUS; others are counted in Units."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Amount:
-    """What a charge costs [$]."""
-
-    billed: float
-    effective: float
-    listed: float
-    contracted: float
-    capital: float = 0.0
-
-    def times(self, share: float) -> "_Amount":
-        columns = (self.billed, self.effective, self.listed, self.contracted, self.capital)
-        return _Amount(*(usd * share for usd in columns))
-
-
-def _plain(usd: float) -> _Amount:
-    """Return an amount that is billed as it is used, at the only price there is."""
-    return _Amount(usd, usd, usd, usd)
-
-
-def _amount(charge: MachineCharge) -> _Amount:
-    return _Amount(
-        charge.billed_usd, charge.effective_usd, charge.list_usd, charge.contracted_usd, charge.capital_usd
-    )
 
 
 def focus_text(
@@ -153,230 +128,215 @@ def _in_currency(row: Columns, usd_each: float) -> Columns:
     return priced | {column: value / usd_each for column, value in usd.items()}
 
 
-def _costs(amount: _Amount, quantity: float, unit: str, per: float = 1.0, pricing_unit: str = "") -> Columns:
+def _costs(amount: Paid, quantity: float, unit: str, per: float = 1.0, pricing_unit: str = "") -> Columns:
     """Return the columns of an amount: its costs [$], what is consumed, and the unit prices, for `per` of that quantity."""
     priced = quantity * per or 1.0
     return {
-        "BilledCost": amount.billed, "EffectiveCost": amount.effective, "x_CapitalCost": amount.capital,
-        "ListCost": amount.listed, "ContractedCost": amount.contracted, "ListUnitPrice": amount.listed / priced, "ContractedUnitPrice": amount.contracted / priced,
+        "BilledCost": amount.billed_usd, "EffectiveCost": amount.effective_usd, "x_CapitalCost": amount.capital_usd,
+        "ListCost": amount.list_usd, "ContractedCost": amount.contracted_usd,
+        "ListUnitPrice": amount.list_usd / priced, "ContractedUnitPrice": amount.contracted_usd / priced,
         "ConsumedQuantity": quantity, "ConsumedUnit": unit, "PricingQuantity": quantity * per, "PricingUnit": pricing_unit or unit,
     }  # fmt: skip
 
 
-def _paid_by(charge: MachineCharge, hours: float, status: str = "Used") -> Columns:
-    """Return the columns of what pays for a charge: a reservation with some of its hours, used or not, or another way."""
-    name = charge.part.offer.name
-    if not charge.is_reserved:
-        return {"PricingCategory": _CATEGORIES.get(name, "Other")}
+def _paid_by(entry: MachineEntry, hours: float, status: str = "Used") -> Columns:
+    """Return the columns of what pays for machines: a reservation with some of its hours, used or not, or another way."""
+    if not entry.is_reserved:
+        return {"PricingCategory": _CATEGORIES.get(entry.part.offer.name, "Other")}
     unused = {"ConsumedQuantity": "", "ConsumedUnit": ""} if status == "Unused" else {}
     committed = {"PricingCategory": "Committed", "CommitmentDiscountStatus": status}
-    return _reservation(charge, hours) | unused | committed
+    return _reservation(entry, hours) | unused | committed
 
 
-def _reservation(charge: MachineCharge, hours: float) -> Columns:
-    name = charge.part.offer.name
+def _reservation(entry: MachineEntry, hours: float) -> Columns:
+    name = entry.part.offer.name
     return {
-        "CommitmentDiscountCategory": "Usage", "CommitmentDiscountId": "/".join(filter(None, (name, charge.part.sku))),
+        "CommitmentDiscountCategory": "Usage", "CommitmentDiscountId": "/".join(filter(None, (name, entry.part.sku))),
         "CommitmentDiscountName": name, "CommitmentDiscountType": "Reservation",
         "CommitmentDiscountQuantity": hours, "CommitmentDiscountUnit": "Hours",
     }  # fmt: skip
 
 
-def _seller(charge: MachineCharge) -> Columns:
+def _resource(name: str, kind: str) -> Columns:
+    return {"ResourceId": name, "ResourceName": name, "ResourceType": kind}
+
+
+def _seller(entry: MachineEntry) -> Columns:
     """Return the columns of who sells a machine, and where it is."""
-    machine = charge.part.machine
-    if machine is None or machine.is_owned or charge.part.offer.name == "owned":
+    machine = entry.part.machine
+    if machine is None or machine.is_owned or entry.part.offer.name == "owned":
         return {}
-    sold_by = dict.fromkeys(
-        ("ProviderName", "PublisherName", "InvoiceIssuerName", "HostProviderName"), machine.provider
-    )
+    of_seller = ("ProviderName", "PublisherName", "InvoiceIssuerName", "HostProviderName")
     region = machine.region or ""
-    return {**sold_by, "RegionId": region, "RegionName": region}
+    return {**dict.fromkeys(of_seller, machine.provider), "RegionId": region, "RegionName": region}
 
 
-def _machine(charge: MachineCharge, asked: AskedBill, kind: str) -> Columns:
+def _machine(entry: MachineEntry, asked: AskedBill, kind: str) -> Columns:
     """Return the columns of a machine that is charged; no two kinds of charges of it have the same price."""
-    part = charge.part
-    device = asked.plan.groups[part.group].layout.device.name
+    part, device = entry.part, _device(asked, entry)
     sku = part.sku or device
-    return _seller(charge) | {
-        "ServiceCategory": "Compute",
-        "ServiceSubcategory": "Virtual Machines",
-        "ServiceName": "GPU machines",
-        "ResourceId": sku,
-        "ResourceName": sku,
-        "ResourceType": "Machine",
-        "SkuId": sku,
-        "SkuMeter": "Hours",
-        "SkuPriceId": "/".join((sku, str(part.group), part.offer.name, kind)).rstrip("/"),
-        "x_Hardware": device,
-    }
+    return (
+        _seller(entry)
+        | _resource(sku, "Machine")
+        | {
+            "ServiceCategory": "Compute", "ServiceSubcategory": "Virtual Machines", "ServiceName": "GPU machines",
+            "SkuId": sku, "SkuMeter": "Hours", "SkuPriceId": "/".join((sku, str(part.group), part.offer.name, kind)).rstrip("/"),
+            "x_Hardware": device,
+        }
+    )  # fmt: skip
+
+
+def _device(asked: AskedBill, entry: MachineEntry) -> str:
+    return asked.plan.groups[entry.part.group].layout.device.name
 
 
 def _machine_rows(asked: AskedBill) -> Iterator[Columns]:
     """Return what is charged: machines by what pays for them, with the hours in which nothing runs on reserved ones, and the other lines of the total cost."""
-    for charge in asked.charges:
-        part, gpu_hours = charge.part, charge.part.paid_gpus * asked.hours
-        what = (
-            f"{part.units} x {part.machine.name}{' of your own' if part.machine.is_owned else ''}"
-            if part.machine
-            else f"{part.gpus} GPUs"
-        )
-        for status, share in (("Used", 1.0 - charge.unused_fraction), ("Unused", charge.unused_fraction)):
+    for entry in machines_of(asked.entries):
+        part, machine = entry.part, entry.part.machine
+        own = " of your own" if machine and machine.is_owned else ""
+        what = f"{part.units} x {machine.name}{own}" if machine else f"{part.gpus} GPUs"
+        for status, kind, share, said in (
+            ("Used", "", 1.0 - entry.unused_fraction, ""),
+            ("Unused", "unused", entry.unused_fraction, "; no replica runs"),
+        ):
             if share > 0.0:
                 yield (
-                    _costs(_amount(charge).times(share), charge.hours * share, "Hours")
-                    | _machine(charge, asked, "" if status == "Used" else "unused")
-                    | _paid_by(charge, gpu_hours * share, status)
-                    | {
-                        "ChargeDescription": f"{what}, {part.offer.name}, planned; price from {part.offer.origin}{'' if status == 'Used' else '; no replica runs'}",
-                        "x_Gpus": part.gpus * share,
-                    }
+                    _costs(entry.paid.times(share), entry.machine_hours * share, "Hours")
+                    | _machine(entry, asked, kind)
+                    | _paid_by(entry, part.paid_gpus * asked.hours * share, status)
+                    | _said(f"{what}, {part.offer.name}, planned; price from {part.offer.origin}{said}")
+                    | {"x_Gpus": part.gpus * share}
                 )
-    for number, line in enumerate(line for line in asked.lines if line.commitment is None):
-        yield _other_line(line, number)
+    others = (line for line in cost_lines(asked.entries) if not isinstance(line, MachineEntry))
+    for number, line in enumerate(others):
+        unit = _UNITS.get(line.unit, "Units")
+        yield (
+            _costs(line.paid, line.quantity, unit)
+            | _resource(line.what, "Other cost")
+            | _said(f"{line.what}, planned; price from {line.basis}")
+            | {"SkuId": line.what, "SkuMeter": unit, "SkuPriceId": f"{line.what}/{number}", "HostProviderName": "Not Applicable"}
+        )  # fmt: skip
 
 
-def _other_line(line: CostLine, number: int) -> Columns:
-    unit = _UNITS.get(line.unit, "Units")
-    return _costs(_plain(line.usd), line.quantity, unit) | {
-        "ChargeDescription": f"{line.what}, planned; price from {line.basis}", "SkuId": line.what, "SkuMeter": unit,
-        "SkuPriceId": f"{line.what}/{number}", "ResourceId": line.what, "ResourceName": line.what, "ResourceType": "Other cost",
-        "HostProviderName": "Not Applicable",
-    }  # fmt: skip
+def _said(text: str) -> Columns:
+    return {"ChargeDescription": text}
 
 
 def _purchase_rows(asked: AskedBill) -> Iterator[Columns]:
     """Return what is paid for a term: what is due upfront in the month in which it begins, and the month of a reservation."""
-    for charge in asked.charges:
-        part, reserved = charge.part, charge.is_reserved
-        months = charge.term_months or 0.0
-        for kind, usd, hours in (
-            ("upfront", charge.upfront_usd, months / 12.0 * HOURS_PER_YEAR),
-            ("recurring", charge.recurring_usd, asked.hours),
+    for entry in machines_of(asked.entries):
+        part, reserved = entry.part, entry.is_reserved
+        months = entry.term.months if entry.term else 0.0
+        for kind, often, usd, hours in (
+            ("upfront", "One-Time", entry.paid.upfront_usd, months / 12.0 * HOURS_PER_YEAR),
+            ("recurring", "Recurring", entry.paid.recurring_usd, asked.hours),
         ):
-            if not usd:
-                continue
             quantity, unit = (part.gpus * hours, "Hours") if reserved else (float(part.gpus), "Units")
-            yield (
-                _costs(_Amount(usd, 0.0, usd, usd), quantity, unit)
-                | _machine(charge, asked, kind)
-                | (_reservation(charge, quantity) if reserved else {})
-                | {
-                    "ChargeCategory": "Purchase",
-                    "ChargeFrequency": "One-Time" if kind == "upfront" else "Recurring",
-                    "ChargeDescription": f"{part.gpus} GPUs, {part.offer.name} for {months:g} months, {kind}, planned; price from {part.offer.origin}",
-                    "ConsumedQuantity": "",
-                    "ConsumedUnit": "",
-                }
-            )
+            if usd:
+                yield (
+                    _costs(Paid(0.0, usd, 0.0, 0.0, usd, usd, 0.0), quantity, unit)
+                    | _machine(entry, asked, kind)
+                    | (_reservation(entry, quantity) if reserved else {})
+                    | _said(f"{part.gpus} GPUs, {part.offer.name} for {months:g} months, {kind}, planned; price from {part.offer.origin}")
+                    | {"ChargeCategory": "Purchase", "ChargeFrequency": often, "ConsumedQuantity": "", "ConsumedUnit": ""}
+                )  # fmt: skip
 
 
 def _class_rows(asked: AskedBill, version: str) -> Iterator[Columns]:
     """Return the charges of the machines, shared by the classes and what waits, and the people and other costs of each class."""
-    groups, bill = asked.plan.groups, asked.bill
-    for share in bill.shares:
-        use, (first_group, last_group) = share.use, share.groups
-        whose = f"{use.name}/{first_group}" if asked.plan.is_mix else use.name
-        others = 0.0
-        for meter, usd, tokens, group in (
-            ("Input Tokens", share.prefill_usd, use.input_tokens, first_group),
-            ("Output Tokens", share.decode_usd, use.output_tokens, last_group),
-        ):
-            pool, first = bill.pools[group], meter == "Input Tokens"
-            of_pool = usd / pool.busy_usd * pool.busy_fraction if pool.busy_usd else 0.0
-            others += usd
-            for charge in _of_group(asked, group):
-                amount, part = _amount(charge).times(of_pool), _time_fraction(asked, charge)
-                others -= amount.effective + amount.capital
-                yield (
-                    _costs(amount, tokens * part, "Tokens", 1e-6, "1000000 Tokens")
-                    | _shared(asked, charge, of_pool, meter, whose)
-                    | _class(share, charge, version)
-                    | {
-                        "ChargeDescription": f"{meter} of {use.name}, planned, by the time of the GPUs",
-                        "x_Gpus": of_pool * groups[group].gpus * part,
-                        **({"x_Requests": use.requests * part} if first else {}),
-                        f"x_{meter.replace(' ', '')}": tokens * part,
-                    }
-                )
-        left = others if others > 1e-9 * share.usd else 0.0
-        for meter, usd, what in (
-            ("Operations", left, "people and costs other than machines"),
-            ("Requests", use.outside_usd, "retrieval and tools"),
-        ):
-            if usd:
-                said = {"ChargeDescription": f"Requests of {use.name}, planned, {what}"}
-                yield (
-                    _costs(_plain(usd), use.requests, "Requests")
-                    | _class(share)
-                    | _beside(meter, whose)
-                    | said
-                )
-    yield from _idle_rows(asked, version)
+    taken = groupby(asked.bill.allocated(asked.entries), lambda part: part.who or part.entry.part.group)
+    for who, parts in taken:
+        whole = tuple(parts)
+        if isinstance(who, Share):
+            yield from _rows_of_class(asked, who, whole, version)
+        else:
+            yield from _idle_rows(asked, who, whole, version)
 
 
-def _of_group(asked: AskedBill, group: int) -> list[MachineCharge]:
-    return [charge for charge in asked.charges if charge.part.group == group and charge.part.paid_gpus]
-
-
-def _time_fraction(asked: AskedBill, charge: MachineCharge) -> float:
-    """Return the share of a charge in the GPU time of its group that is paid for."""
-    return charge.part.paid_gpus / asked.group_gpus[charge.part.group]
-
-
-def _idle_rows(asked: AskedBill, version: str) -> Iterator[Columns]:
-    """Return what the GPUs cost while they wait, in GPU hours; of reserved ones first the hours in which no replica runs."""
-    waits: Columns = {"SubAccountId": "__idle__", "SubAccountName": "__idle__"}
-    idle_resource = {"ResourceId": "__idle__", "ResourceName": "__idle__", "ResourceType": "GPU"}
-    for place, (group, pool) in enumerate(zip(asked.plan.groups, asked.bill.pools, strict=True)):
-        idle, others = 1.0 - pool.busy_fraction, pool.idle_usd
-        if idle <= 0.0:
-            continue
-        hours, device = asked.group_gpus[place] * asked.hours * idle, group.layout.device.name
-        for charge in _of_group(asked, place):
-            amount, part = _amount(charge).times(idle), _time_fraction(asked, charge)
-            others -= amount.effective + amount.capital
-            unused = min(1.0, charge.unused_fraction / idle)
-            for status, share in (("Used", 1.0 - unused), ("Unused", unused)):
-                if share <= 0.0:
-                    continue
-                mine, whose = hours * part * share, f"idle-{place}" if status == "Used" else f"unused-{place}"
-                yield (
-                    _costs(amount.times(share), mine, "Hours")
-                    | _shared(asked, charge, idle * share, "Idle GPU Hours", whose, status)
-                    | waits
-                    | (idle_resource if version == VERSIONS[0] else _machine_resource(charge, device))
-                    | {
-                        "ChargeDescription": f"{group.gpus} x {device} while they wait for requests, spares included, planned",
-                        "x_Gpus": idle * part * share * group.gpus,
-                    }
-                )
-        if others > 1e-9 * pool.idle_usd:
-            what = f"costs in addition to {group.gpus} x {device} while they wait for requests, planned"
-            beside = _beside("Operations", f"idle-{place}")
+def _rows_of_class(
+    asked: AskedBill, share: Share, parts: Sequence[Allocated], version: str
+) -> Iterator[Columns]:
+    use, others = share.use, share.prefill_usd + share.decode_usd
+    whose = f"{use.name}/{use.groups[0]}" if asked.plan.is_mix else use.name
+    for taken in parts:
+        amount, entry = taken.paid, taken.entry
+        part = _time_fraction(asked, entry)
+        others -= amount.effective_usd + amount.capital_usd
+        first = taken.phase == "prefill"
+        meter, tokens = ("Input Tokens", use.input_tokens) if first else ("Output Tokens", use.output_tokens)
+        yield (
+            _costs(amount, tokens * part, "Tokens", 1e-6, "1000000 Tokens")
+            | _shared(asked, taken, meter, whose)
+            | _class(share, entry, version)
+            | _said(f"{meter} of {use.name}, planned, by the time of the GPUs")
+            | ({"x_Requests": use.requests * part} if first else {})
+            | {f"x_{meter.replace(' ', '')}": tokens * part}
+        )
+    left = others if others > 1e-9 * share.usd else 0.0
+    for meter, usd, what in (
+        ("Operations", left, "people and costs other than machines"),
+        ("Requests", use.outside_usd, "retrieval and tools"),
+    ):
+        if usd:
             yield (
-                _costs(_plain(others), hours, "Hours")
-                | beside
-                | waits
-                | idle_resource
-                | {"ChargeDescription": what}
+                _costs(plain(usd), use.requests, "Requests")
+                | _class(share)
+                | _beside(meter, whose)
+                | _said(f"Requests of {use.name}, planned, {what}")
             )
 
 
-def _shared(
-    asked: AskedBill, charge: MachineCharge, of_pool: float, meter: str, whose: str, status: str = "Used"
-) -> Columns:
-    """Return the columns of a part of a charge: what is sold, what pays for it, and how it is shared."""
-    part, hours = charge.part, charge.part.paid_gpus * asked.hours * of_pool
-    device = asked.plan.groups[part.group].layout.device.name
+def _time_fraction(asked: AskedBill, entry: MachineEntry) -> float:
+    """Return the share of an entry in the GPU time of its group that is paid for."""
+    return entry.part.paid_gpus / asked.group_gpus[entry.part.group]
+
+
+_WAITS: Columns = {"SubAccountId": "__idle__", "SubAccountName": "__idle__"}
+
+
+def _idle_rows(asked: AskedBill, place: int, parts: Sequence[Allocated], version: str) -> Iterator[Columns]:
+    """Return what the GPUs of a group cost while they wait, in GPU hours; of reserved ones first the hours in which no replica runs."""
+    group, others = asked.plan.groups[place], asked.bill.pools[place].idle_usd
+    idle = 1.0 - asked.bill.pools[place].busy_fraction
+    hours, resource = asked.group_gpus[place] * asked.hours * idle, _resource("__idle__", "GPU")
+    waiting = f"{group.gpus} x {group.layout.device.name} while they wait for requests"
+    for taken in parts:
+        entry, part = taken.entry, _time_fraction(asked, taken.entry)
+        others -= taken.paid.effective_usd + taken.paid.capital_usd
+        unused = min(1.0, entry.unused_fraction / idle)
+        for status, whose, share in (("Used", "idle", 1.0 - unused), ("Unused", "unused", unused)):
+            if share > 0.0:
+                mine = replace(taken, share=idle * share)
+                yield (
+                    _costs(mine.paid, hours * part * share, "Hours")
+                    | _shared(asked, mine, "Idle GPU Hours", f"{whose}-{place}", status)
+                    | _WAITS
+                    | (resource if version == VERSIONS[0] else _machine_resource(asked, entry))
+                    | _said(f"{waiting}, spares included, planned")
+                )
+    if others > 1e-9 * asked.bill.pools[place].idle_usd:
+        yield (
+            _costs(plain(others), hours, "Hours")
+            | _beside("Operations", f"idle-{place}")
+            | _WAITS
+            | resource
+            | _said(f"costs in addition to {waiting}, planned")
+        )
+
+
+def _shared(asked: AskedBill, taken: Allocated, meter: str, whose: str, status: str = "Used") -> Columns:
+    """Return the columns of a part of an entry: what is sold, what pays for it, and how it is shared."""
+    entry, part, share = taken.entry, taken.entry.part, taken.share
+    hours, device = part.paid_gpus * asked.hours * share, _device(asked, entry)
     sku = f"{device}/{meter.lower().replace(' ', '-')}"
-    host = _seller(charge).get("HostProviderName", OURS)
-    split = {"Elements": [{"AllocatedRatio": of_pool, "UsageUnit": "Hours", "UsageQuantity": hours}]}
-    return _paid_by(charge, hours, status) | {
+    split = {"Elements": [{"AllocatedRatio": share, "UsageUnit": "Hours", "UsageQuantity": hours}]}
+    return _paid_by(entry, hours, status) | {
         "SkuId": sku, "SkuMeter": meter, "SkuPriceId": "/".join(filter(None, (sku, whose, part.sku, part.offer.name))),
-        "x_Hardware": device, "HostProviderName": host, "AllocatedMethodId": "gpu-time", "AllocatedMethodDetails": json.dumps(split),
-        "x_GpuTimeShare": of_pool * part.paid_gpus / sum(asked.group_gpus),
+        "x_Hardware": device, "HostProviderName": _seller(entry).get("HostProviderName", OURS),
+        "AllocatedMethodId": "gpu-time", "AllocatedMethodDetails": json.dumps(split),
+        "x_Gpus": share * _time_fraction(asked, entry) * asked.plan.groups[part.group].gpus,
+        "x_GpuTimeShare": share * part.paid_gpus / sum(asked.group_gpus),
     }  # fmt: skip
 
 
@@ -384,24 +344,19 @@ def _beside(meter: str, whose: str) -> Columns:
     """Return the columns of what is sold in addition to GPUs; the price of a request is of a class, so each class has its own."""
     sku = f"outside/{meter.lower()}"
     return {
-        "SkuId": sku,
-        "SkuMeter": meter,
-        "SkuPriceId": f"{sku}/{whose}",
-        "x_Hardware": "outside",
-        "HostProviderName": "Not Applicable",
-    }
+        "SkuId": sku, "SkuMeter": meter, "SkuPriceId": f"{sku}/{whose}", "x_Hardware": "outside", "HostProviderName": "Not Applicable",
+    }  # fmt: skip
 
 
-def _machine_resource(charge: MachineCharge, device: str) -> Columns:
-    sku = charge.part.sku or device
-    return {"ResourceId": sku, "ResourceName": sku, "ResourceType": "Machine"}
+def _machine_resource(asked: AskedBill, entry: MachineEntry) -> Columns:
+    return _resource(entry.part.sku or _device(asked, entry), "Machine")
 
 
-def _class(share: Share, charge: MachineCharge | None = None, version: str = VERSIONS[0]) -> Columns:
+def _class(share: Share, entry: MachineEntry | None = None, version: str = VERSIONS[0]) -> Columns:
     """Return the columns of a class; since 1.3 a charge that it shares stays one of the machine, allocated to the class."""
     name, tenant = share.use.name, share.use.tenant
     owner: Columns = {"SubAccountId": tenant, "SubAccountName": tenant}
-    if charge is None or version == VERSIONS[0]:
-        return {"ResourceId": name, "ResourceName": name, "ResourceType": "LLM traffic class"} | owner
+    if entry is None or version == VERSIONS[0]:
+        return _resource(name, "LLM traffic class") | owner
     allocated: Columns = {"AllocatedResourceId": name, "AllocatedResourceName": name}
-    return _machine_resource(charge, "GPU") | allocated | owner
+    return _resource(entry.part.sku or "GPU", "Machine") | allocated | owner

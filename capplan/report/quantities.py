@@ -108,6 +108,9 @@ ARGUMENTS: Mapping[str, Argument] = {
     "provisioned_units": Argument("derived", "for the busiest hour: scenario: hosted.provisioned", "units"),
     "rented_usd": Argument("derived", "explain usd_per_month", "usd_per_month"),
     "stated_people_usd": Argument("config", "scenario: prices.people", "people_usd_per_month"),
+    "paid_gpus": Argument("derived", "GPUs of the machines of the order, those that are there already left out", "gpus"),
+    "term_hours": Argument("derived", "365 x 24 / 12 hours of an average month, or the job", "hours"),
+    "term_price": Argument("spec", "the offer in the price list", "usd_per_gpu_hour"),
     "tenant_classes": Argument("derived", "explain bill.classes, of each class of the tenant"),
     "before_gpus": Argument("derived", "explain gpus, of the month before", "gpus"),
     "busy_replicas": Argument("derived", "explain replicas, without spares"),
@@ -383,13 +386,23 @@ _SIZED_WORDS = (
 _AS_PREDICTED = f"{_SIZED_WORDS} if every step takes as long as predicted"
 _PAID = {"rented_usd": "m", "host_memory_usd": "k", "overhead_fraction": "f"}
 _SIDES = {"low": "lowest", "high": "highest"}
+_ENDS = {"": "Median", "lowest_": "Lowest", "highest_": "Highest"}
 NEXT_TO_A_PLAN: Mapping[str, Quantity] = {
     "demand.peak_requests_per_s": Quantity("Requests a second at the peak of all traffic", "sum(r)", {"class_rate": "r"}, SIMULATION),
     "demand.mean_requests_per_s": Quantity("Requests a second, mean of all traffic", "sum(f r)", {"class_mean_fraction": "f", "class_rate": "r"}, SIMULATION),
     "total_cost.usd": Quantity("Cost of a month, or of one job, every line", "sum(c)", {"lines[].usd": "c"}, MONEY),
-    "total_cost.lines[].usd": Quantity("Cost of a line", "money.cash.CostLine.usd", {"line_quantity": "q", "line_price": "u"}, MONEY),
+    "total_cost.lines[].usd": Quantity("Cost of a line", "money.ledger.Entry.usd", {"line_quantity": "q", "line_price": "u"}, MONEY),
     "total_cost.lines[].quantity": Quantity("Quantity of a line, in its unit", "q", {"line_quantity": "q"}, MONEY),
     "total_cost.lines[].usd_each": Quantity("Price of a unit of a line", "u", {"line_price": "u"}, MONEY),
+    "prices_by_term[].gpus": Quantity("GPUs of the plan that are paid for", "g", {"paid_gpus": "g"}, MONEY),
+    **{f"prices_by_term[].{side}usd_per_gpu_hour": Quantity(f"{words} public price of a GPU for the term", "p", {"term_price": "p"}, MONEY) for side, words in _ENDS.items()},
+    **{
+        f"prices_by_term[].{side}usd_per_{span}": Quantity(
+            f"Cost of these GPUs for a {span} at the {words.lower()} public price", "p g h", {f"{side}usd_per_gpu_hour": "p", "gpus": "g", "term_hours": "h"}, MONEY
+        )
+        for side, words in _ENDS.items()
+        for span in ("month", "job")
+    },
     "energy.phases[].time_fraction": Quantity(
         "Share of the time in which a GPU prefills, decodes or waits", "of each hour of the day by its load, mean over the hours; spares idle", page=MONEY,
     ),
@@ -635,6 +648,7 @@ UNEXPLAINED: Mapping[str, str] = {
         ("bill.services", "bill.mix", "bill.separate_usd_per_month", "bill.separate_rates", "bill.budget_usd_per_month", "bill.over_budget_usd_per_month"),
         "of several plans that share commitments; docs/how-to/plan-commitments.md says how they follow from the mix of each",
     ),
+    "bill.prices_by_term": "those of capplan fleet; explain PLAN prices_by_term has each",
     "cash": "payments of the commitments by month; docs/money.md says how they follow from the mix",
     "outside[]": "as the scenario states it for each class; explain PLAN outside.usd_per_month has what follows from it",
     "over_time": "a search for the replicas of each hour of the load curve",

@@ -9,16 +9,15 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.plan import PHASES, Group, Plan, Transfer, paid_by_the_gpu
+from capplan.fleet.plan import DEAR, PHASES, Group, Plan, Transfer, paid_by_the_gpu
 from capplan.fleet.review import PlanDetail, kernel_assumptions, sizing_of
-from capplan.fleet.search.recommended import DEAR
 from capplan.hardware.device import Device
-from capplan.money.cash import total_usd
+from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table, columns, row_of
-from capplan.report.answers.fleet_money import total_table
-from capplan.report.answers.fleet_outlook import over_time_parts, over_time_tables
+from capplan.report.answers.fleet_money import term_tables, total_table
+from capplan.report.answers.fleet_outlook import over_time_tables
 from capplan.report.answers.fleet_words import (
     ALL_HOURS,
     above,
@@ -336,7 +335,7 @@ def _class_row(item: RequestClass, response_s: float, hit_fraction: float) -> di
 
 def over_time_section(given: Findings) -> Section:
     """Return the load curve, how the plan follows it with and without autoscaling, and N + k replicas, where the load has a curve."""
-    over_time = over_time_parts(given.outlook)
+    over_time = given.outlook.over_time
     if not over_time:
         return Section("Load over time")
     return Section(
@@ -491,7 +490,7 @@ def _pools_section(given: Findings, plan: Plan, transfer: Transfer) -> Section:
         {
             "pool": pool.role,
             "hardware": pool.layout.device.name,
-            "plan": pool.layout.in_words(pool.weight_dtype),
+            "plan": pool.layout.in_words(),
             "request_rate": pool.request_rate_per_replica,
             **row_of(pool, "busy_fraction busy_replicas spare_replicas"),
             "devices_per_replica": pool.layout.devices,
@@ -598,6 +597,7 @@ def cost_section(given: Findings) -> Section:
             Table(devices, title="Devices", titles=titles),
             Table(tokens, title="Requests and tokens" if of_job else "Tokens", titles=titles),
             *order_tables(given.answer.chosen),
+            *term_tables(given.outlook.terms),
         ),
     )
 
@@ -649,7 +649,7 @@ def _devices_rows(
         watts = group.layout.device.tdp_w
         yield {
             "hardware": f"{group.hardware} of your own" if owned else group.hardware,
-            "plan": f"{name} {group.layout.in_words(group.weight_dtype)}" if name else layout_text(plan),
+            "plan": f"{name} {group.layout.in_words()}" if name else layout_text(plan),
             "gpus": count,
             "usd_per_gpu_hour": each,
             **({"energy_usd_per_hour": count * energy} if powered else {}),

@@ -6,15 +6,14 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
 
-from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
-from capplan.fleet.review import PlanDetail, Question, plan_details, target_margins
-from capplan.fleet.search.recommended import CLEARLY_SURER, SMALL_EXTRA
+from capplan.fleet.plan import CLEARLY_SURER, SMALL_EXTRA, FleetAnswer, Plan
+from capplan.fleet.review import PlanDetail, target_margins
 from capplan.hardware.device import Source
-from capplan.money.cash import total_usd
+from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, TERM_YEARS
-from capplan.questions.fleet import AskedFleet, parts_of
+from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.energy import Outlook, outlook_of
+from capplan.questions.plans.facts import details_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import decision_tables, groups_tables
@@ -36,7 +35,7 @@ from capplan.report.answers.fleet_words import (
     tight_texts,
 )
 from capplan.report.answers.order import ordered_texts
-from capplan.report.answers.owned import owned_texts, owned_uses
+from capplan.report.answers.owned import owned_texts
 from capplan.report.answers.waterfall import waterfall_tables
 from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart, waterfall_chart
 from capplan.report.screen_units import shown_money
@@ -136,25 +135,13 @@ def findings(
     return replace(
         found,
         margins=tuple(target_margins(plan, asked.question) for plan in found.plans),
-        details=plan_details(chosen, _questions(asked, chosen)) if chosen else (),
+        details=details_of(asked, chosen) if chosen else (),
         outlook=outlook_of(asked, answer),
         sensitivity=sensitivity_of(asked, answer, others=others),
         date=date,
         author=author,
         levers=levers,
     )
-
-
-def _questions(asked: AskedFleet, plan: Plan) -> list[tuple[Question, Demand]]:
-    """Return the question of the requests of each group of a plan, of a mix its part, with their mean lengths and hits under the plan."""
-    parts = parts_of(asked, plan) if plan.is_mix else [(asked, plan)] * len(plan.groups)
-    return [
-        (
-            part.question,
-            part.question.demand.of_plan(alone.responses_s, alone.class_prefix_hit_fractions),
-        )
-        for part, alone in parts
-    ]
 
 
 def anchor(title: str) -> str:
@@ -278,7 +265,7 @@ def decision_section(given: Findings, plan: Plan) -> Section:
             *text,
             *([endless] if plan.usd_per_month_high == inf else []),
             *_paid_texts(given, plan),
-            *map(sentence, owned_texts(plan, owned_uses(given.asked, given.answer))),
+            *map(sentence, owned_texts(given.asked, given.answer)),
             *map(sentence, ordered_texts([plan])),
             *_mix_texts(given),
             *_total_texts(given, plan),
@@ -393,7 +380,7 @@ def _offer_ratios(given: Findings, plan: Plan) -> dict[Literal["low", "high"], f
         return {
             side: mix.usd_per_hour_at(side) / mix.usd_per_hour if mix.usd_per_hour else 1.0 for side in ends
         }
-    costs = offered_costs(plan)
+    costs = plan.offers
     return {side: costs[side][0] / plan.usd_per_hour if costs and plan.usd_per_hour else 1.0 for side in ends}
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.fleet.search.recommended import DEAR
-from capplan.fleet.sweep import FEW_RATIOS, Swing, Turn, WhatIf, paid_hours
+from capplan.fleet.plan import DEAR, FleetAnswer, Plan
+from capplan.fleet.sweep import FEW_RATIOS, Swing, Turn, WhatIf
 from capplan.money.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
@@ -104,7 +103,7 @@ def moves_section(given: Findings, plan: Plan) -> Section:
 
 def planned_usd(plan: Plan) -> float | None:
     """Return what a plan costs for its job or a month."""
-    return None if plan.usd_per_hour is None else plan.usd_per_hour * paid_hours(plan)
+    return None if plan.usd_per_hour is None else plan.usd_per_hour * plan.paid_hours
 
 
 def _tornado(plan: Plan, swings: tuple[Swing, ...], key: str) -> tuple[Tornado, ...]:
@@ -411,7 +410,7 @@ def _own_section(given: Findings) -> Section:
 
 def _lever_choices(given: Findings, plan: Plan) -> list[tuple[str, int, float, str]]:
     """Return fewer certainties and spares as levers."""
-    hours = paid_hours(plan)
+    hours = plan.paid_hours
     found = [
         (f"{row.confidence:.0%} required confidence: {row.gpus} x {row.hardware}", row.gpus, row.usd_per_month / HOURS_PER_MONTH * hours, "targets are missed more often")
         for row in given.answer.certainty

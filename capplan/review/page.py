@@ -21,7 +21,7 @@ from capplan.money.price import PriceRecord
 from capplan.readers.text_file import protecting_outputs, read_text
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
-from capplan.report.answers.fleet_outlook import over_time_assumptions, over_time_parts
+from capplan.report.answers.fleet_outlook import over_time_assumptions
 from capplan.report.charts.svg import svg_file, svg_of
 from capplan.report.safe_text import html_words, markdown_paragraph, markdown_words, one_line, rows_csv
 from capplan.report.screen_units import is_number
@@ -131,7 +131,7 @@ def assumptions_of(given: Findings) -> tuple[Assumption, ...]:
         "capplan estimate with other lengths",
     )
     kernels = assumed_kernels((given.chosen,), given.asked.question)
-    over_time = next(iter(over_time_parts(given.outlook).values()), None)
+    over_time = next(iter(given.outlook.over_time.values()), None)
     curve = over_time_assumptions(over_time) if over_time else ()
     return (*given.asked.assumptions, lengths, *kernels, *curve, *given.outlook.assumptions)
 

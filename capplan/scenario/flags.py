@@ -104,8 +104,23 @@ class ServingFlags:
         known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
     )
     n_gpu_layers: int | None = option(
-        "Layers of llama.cpp on the device, of which the LM head is the last; default: all.",
-        Whole("layers", most=10_000),
+        "Layers of llama.cpp on the device, of which the LM head is the last; 0 on a processor by itself; default: all.",
+        Whole("layers", least=0, most=10_000),
+    )
+    tensor_split: str | None = option(
+        "Parts of the layers for each card of a machine such as rtx-4090+rtx-3060:12gb: '24,12', or fastest; default: by memory.",
+        Text(),
+        metavar="PARTS",
+    )
+    split_mode: str = option(
+        "layer for layers in turn over several devices, none for one card of a machine; row is not modelled.",
+        Text(),
+        default="layer",
+        known=("layer", "none", "row"),
+    )
+    main_gpu: int | None = option(
+        "Card of a machine that runs by itself with --split-mode none, counted from 0.",
+        Whole("cards", least=0),
     )
     n_cpu_moe: int | None = option(
         "First layers whose routed experts llama.cpp keeps in the memory of the host.",

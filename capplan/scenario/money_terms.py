@@ -11,7 +11,7 @@ from capplan.errors import InputError
 from capplan.fleet.growth import grown_ratios
 from capplan.fleet.plan import Plan
 from capplan.hardware.device import Device
-from capplan.money.cash import BudgetTerms
+from capplan.money.ledger import BudgetTerms
 from capplan.money.price import ANY_PROVIDER, OtherPrices, Prices
 from capplan.readers.catalogue.hardware import device, normalised
 from capplan.readers.catalogue.prices import price_records, read_prices
@@ -40,8 +40,7 @@ def budget_terms(reading: Reading, record: Budget | None, prices: Prices) -> Bud
     for name in record.includes:
         if not priced[name]:
             reading.reject(at, f"{name} is included, and prices.{name} is not given")
-    left = prices.machines_usd_within(record.usd_per_month, record.includes)
-    if left <= 0.0:
+    if "people" in record.includes and prices.people_usd_per_month >= record.usd_per_month:
         what = (
             f"people cost ${prices.people_usd_per_month:,.0f} per month, which leaves nothing of the budget of "
             f"${record.usd_per_month:,.0f} for machines"

@@ -1,6 +1,7 @@
 """The serving flags of a command line -> one replica, checked before anything is computed; LoRA adapters as a scenario or flags state them."""
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING
 
 from capplan.assumption import Assumption
@@ -8,8 +9,8 @@ from capplan.engine.lookup import own_sequences, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError, unknown
 from capplan.families.model_config import pooled
-from capplan.fleet.search.candidates import Layout, refuse_illegal
-from capplan.hardware.device import Device, Efficiency
+from capplan.fleet.search.candidates import SPLIT_MATRICES, Layout, refuse_illegal
+from capplan.hardware.device import HOST, Device, Efficiency
 from capplan.memory.kv_sizes import cache_dtype
 from capplan.memory.layer_groups import narrow_states
 from capplan.memory.pool import layout_assumptions
@@ -169,26 +170,19 @@ def asked_replica(
     InputError
         A name is unknown, a file is unreadable, or the replica cannot be built.
     """
-    weight_dtype = flags.weight_dtype
     network = read_model(model, revision=flags.revision, offline=flags.offline)
     network = pooled(network) if flags.runner == "pooling" else network
-    rules = profile_as_served(
-        profile(flags.engine, flags.engine_version, flags.backend),
-        network,
-        flags.chunked_prefill,
-        flags.cuda_graphs,
-    )
+    rules = _asked_engine(flags, network)
     _refuse_short_steps(flags, network)
-    target = named_device(hardware, flags.calibration)
+    target = _used_device(named_device(hardware, flags.calibration), flags)
     rules, host_assumptions, host_warnings = refitted_profile(flags.calibration, rules, target)
-    format_assumptions = weight_format_assumptions(network, weight_dtype) if weight_dtype else ()
-    served = network_as_served(in_weight_format(network, weight_dtype) if weight_dtype else network, rules)
-    served = replace(_with_adapters(served, flags), whole_towers=flags.whole_towers)
+    format_assumptions = weight_format_assumptions(network, flags.weight_dtype) if flags.weight_dtype else ()
+    served = _served(network, rules, flags)
     kv_format, assumptions = cache_dtype(network, flags.kv_dtype, rules, target.architecture.lower())
-    degrees = flags.tensor_parallel, flags.pipeline_parallel, flags.expert_parallel, flags.data_parallel
-    sharding = Sharding(*map(float, degrees))
+    proportions = _proportions(target, flags)
+    sharding = _sharding(flags, stages=1 if proportions else flags.pipeline_parallel)
     seats, seats_assumed = _seats(flags, rules, network, drafts=drafts)
-    refuse_illegal(served, Layout(target, sharding, weight_dtype or "auto", kv_format), rules)
+    refuse_illegal(served, Layout(target, sharding, flags.weight_dtype or "auto", kv_format), rules)
     whole = ReplicaSpec(
         network=served,
         device=target,
@@ -200,6 +194,7 @@ def asked_replica(
         max_num_seqs=seats,
         max_num_batched_tokens=flags.max_num_batched_tokens,
         gpu_memory_utilization=flags.gpu_memory_utilization,
+        tensor_split=proportions,
     )
     spec = _offloaded(whole, flags)
     return CompletedReplica(
@@ -214,20 +209,100 @@ def asked_replica(
             *_served_assumptions(served),
             *rules.assumptions,
             *host_assumptions,
-            *_memory_assumptions(target),
-            *(_offload_assumptions(spec, flags) if flags.host_bandwidth else ()),
+            *_placed_assumptions(spec, flags),
         ),
         (*_warnings(served, flags.max_model_len, rules.engine), *_shared_ranks(flags), *host_warnings),
     )
 
 
+def _served(network: Network, rules: EngineProfile, flags: ServingFlags) -> Network:
+    """Return the network in the formats of the flags as an engine serves it, with its adapters."""
+    formatted = in_weight_format(network, flags.weight_dtype) if flags.weight_dtype else network
+    served = _with_adapters(network_as_served(formatted, rules), flags)
+    return replace(served, whole_towers=flags.whole_towers)
+
+
+def _asked_engine(flags: ServingFlags, network: Network) -> EngineProfile:
+    """Return the engine of the flags as it serves a network."""
+    engine = profile(flags.engine, flags.engine_version, flags.backend)
+    return profile_as_served(engine, network, flags.chunked_prefill, flags.cuda_graphs)
+
+
+def _sharding(flags: ServingFlags, stages: int) -> Sharding:
+    """Return the parallelism of the flags with a number of pipeline stages."""
+    degrees = flags.tensor_parallel, stages, flags.expert_parallel, flags.data_parallel
+    return Sharding(*map(float, degrees))
+
+
+def _placed_assumptions(spec: ReplicaSpec, flags: ServingFlags) -> tuple[Assumption, ...]:
+    """Return what is assumed of the memory of a device, and of weights in that of its host."""
+    said = _memory_assumptions(spec.device)
+    return (*said, *_offload_assumptions(spec, flags)) if flags.host_bandwidth else said
+
+
+def _used_device(target: Device, flags: ServingFlags) -> Device:
+    """Return the device that runs: of a machine of cards one, where --split-mode is none."""
+    if flags.split_mode not in ("layer", "none"):
+        if flags.split_mode == "row":
+            raise InputError(
+                f"--split-mode row: {SPLIT_MATRICES}\n  leave it out: layers in turn are modelled"
+            )
+        raise unknown("--split-mode", flags.split_mode, ("layer", "none"))
+    if flags.main_gpu is not None and flags.split_mode != "none":
+        raise InputError(
+            "--main-gpu: chooses the card that runs by itself\n  add --split-mode none, or leave it out"
+        )
+    if flags.split_mode == "layer":
+        return target
+    at, cards = flags.main_gpu or 0, target.cards
+    if flags.pipeline_parallel > 1:
+        raise InputError("--split-mode none: runs on one device\n  leave it out, or --pipeline-parallel")
+    if cards and at >= len(cards):
+        raise InputError(f"--main-gpu {at}: {target.name} has {len(cards)} cards, counted from 0")
+    return cards[at] if cards else target
+
+
+def _proportions(target: Device, flags: ServingFlags) -> tuple[float, ...]:
+    """Return the parts of the layers for each card of a machine; nothing where its memory decides, or where there is one device."""
+    said, cards = flags.tensor_split, target.cards
+    if said is None:
+        return (1.0,) * len(cards) if 1 < len(cards) == flags.pipeline_parallel else ()
+    if not cards:
+        raise InputError(
+            f"--tensor-split: {target.name} is one device\n  name the cards of the machine: --hardware {target.name}+rtx-3060:12gb"
+        )
+    if said == "fastest":
+        return ()
+    try:
+        parts = tuple(float(part) for part in said.replace("/", ",").split(","))
+    except ValueError:
+        parts = ()
+    if len(parts) > len(cards) or not all(part >= 0.0 for part in parts) or not 0.0 < sum(parts) < inf:
+        raise InputError(
+            f"--tensor-split: {said!r} is no list of parts for the {len(cards)} cards of {target.name}\n  e.g. --tensor-split 3,1, or fastest"
+        )
+    return (*parts, *(0.0,) * (len(cards) - len(parts)))
+
+
+NOT_NEXT_TO_CARDS = "weights on the host next to several devices are not modelled; give one device"
 OFFLOADING = ("n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory")
 """Flags of weights in the memory of the host."""
 
 
 def _offloaded(spec: ReplicaSpec, flags: ServingFlags) -> ReplicaSpec:
-    """Return the replica with what llama.cpp keeps in the memory of the host: as the flags say, or the fastest split that fits."""
+    """Return the replica with what llama.cpp keeps on each card of a machine or in the memory of the host: as the flags say, or the fastest split that fits."""
+    if flags.tensor_split == "fastest":
+        from capplan.replica.best_split import fastest_cards
+
+        spec = fastest_cards(spec)
     stated = [name for name in OFFLOADING if getattr(flags, name) is not None]
+    if flags.n_gpu_layers == 0 and spec.profile.engine == LLAMACPP:
+        if spec.device.architecture == HOST:
+            return spec
+        raise InputError(
+            f"--n-gpu-layers 0: {spec.device.name} is no processor, and reads prompts of a model on the host itself\n"
+            "  name the processor: --hardware ryzen-9-7950x:64gb"
+        )
     layers = [name for name in stated if not name.startswith("host")]
     if not stated:
         return spec
@@ -242,6 +317,8 @@ def _offloaded(spec: ReplicaSpec, flags: ServingFlags) -> ReplicaSpec:
         )
     from capplan.replica.best_split import fastest_split, split_replica
 
+    if spec.device.cards:
+        raise InputError(NOT_NEXT_TO_CARDS)
     if not layers:
         split = fastest_split(spec, flags.host_bandwidth)
     else:
@@ -317,6 +394,15 @@ def _efficiency(target: Device, flags: ServingFlags, engine: EngineProfile) -> E
 
 
 def _memory_assumptions(target: Device) -> tuple[Assumption, ...]:
+    if target.cards:
+        one = f"the cards of {target.name} count as one GPU"
+        return (
+            Assumption(one, "--hardware"),
+            *(item for card in target.cards for item in _memory_assumptions(card)),
+        )
+    if target.architecture == HOST:
+        fastest = f"{target.name} has {target.memory_kind} in all channels, the fastest that it supports, with all of it for the model"
+        return (Assumption(fastest, "memory.bandwidth in your own hardware YAML"),)
     if target.reported_memory_bytes is not None:
         return ()
     return (

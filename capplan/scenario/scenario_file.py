@@ -56,8 +56,8 @@ from capplan.keys import (
     Years,
 )
 from capplan.model.network import LoraTerms
-from capplan.money.cash import BudgetTerms
 from capplan.money.hosted import Hosted
+from capplan.money.ledger import BudgetTerms
 from capplan.money.price import Prices
 from capplan.readers.catalogue.scenarios import scenario_word
 from capplan.readers.record import OrNumber, Record, RevisionName, one_or_more, unknown_name

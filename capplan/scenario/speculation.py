@@ -414,7 +414,7 @@ def draft_beside(
             f"--draft-tensor-parallel {ranks}: exceeds the target's --tensor-parallel {int(target.sharding.tensor)}; "
             "a draft runs on the devices of its target"
         )
-    if target.sharding.pipeline > 1:
+    if target.batching.pipeline > 1:
         raise InputError(
             f"--pipeline-parallel {int(target.sharding.pipeline)}: a draft model with a pipelined target is not modelled\n"
             "  give the time of a draft step instead: --draft-step-time '2 ms'"

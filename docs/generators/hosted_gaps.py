@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 from pathlib import Path
 
-from capplan.fleet.plan import FleetAnswer, offered_costs
+from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.waterfall import waterfall
 from capplan.money.comparison import ComparedApi
 from capplan.questions.fleet import AskedFleet, asked_fleet
@@ -73,7 +73,7 @@ def gap_of(asked: AskedFleet, answer: FleetAnswer, device: str, api: ComparedApi
     assert plan.usd_per_month is not None
     assert plan.money is not None
     month = plan.usd_per_month
-    usd, low = plan.money.usd_per_million_tokens_at_mean, offered_costs(plan)["low"][0]
+    usd, low = plan.money.usd_per_million_tokens_at_mean, plan.offers["low"][0]
     api_usd = api.bill.usd * usd / month
     steps = waterfall(plan)
     factors: dict[str, float] = {"price": (plan.usd_per_hour or low) / low}
@@ -85,7 +85,7 @@ def gap_of(asked: AskedFleet, answer: FleetAnswer, device: str, api: ComparedApi
     left = usd / api_usd / prod(factors.values())
     narrow = narrower_weights(asked, plan)
     pools = " + ".join(f"{group.replicas} x {group.gpus_per_replica}" for group in plan.groups)
-    ratio = None if narrow is None else usd * narrow.usd_per_month / month / api_usd
+    ratio = None if narrow is None else usd * (narrow.usd_per_month or month) / month / api_usd
     return Gap(asked.scenario.file.model, device, pools, usd, api.price.name, api_usd, left, factors, ratio)
 
 

@@ -22,7 +22,7 @@ Each test meets the fault itself, except for the clock of a calibration. `make t
 | what happens | what capplan does | test |
 | --- | --- | --- |
 | a file with faults, of another kind, or of random texts of its grammar | it is used, or refused in one line with its place | `tests/rules/test_small_fuzz.py::test_a_file_with_small_faults_is_used_or_refused_in_one_line` |
-| a YAML file with tags that run code | one line, and no code runs | `tests/rules/test_bad_input_yaml.py::test_yaml_mistake_is_refused_with_its_line` |
+| a YAML file with tags that run code | one line, and no code runs | `tests/rules/test_bad_files.py::test_a_file_that_nothing_can_use_is_refused_in_one_line` |
 | a YAML file whose aliases expand for ever | one line | `tests/rules/test_bad_input_yaml.py::test_alias_bomb_is_refused_by_what_it_expands_to` |
 | a file of 50 MB, of many levels, or with endless numbers | one line with the limit | `tests/rules/test_bad_input_yaml.py::test_file_of_50_mb_is_refused_with_the_limit` |
 | a pipe or a device that is silent or never ends | one line after the time limit of pipes | `tests/rules/test_odd_streams.py::test_a_device_that_is_silent_is_given_up_like_a_pipe` |

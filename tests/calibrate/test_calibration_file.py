@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from capplan.readers.calibration.measured_device import device_from_calibration,
 from capplan.readers.calibration.record import SCHEMA_VERSION
 from capplan.readers.calibration.refitted import refitted_overhead
 from capplan.readers.catalogue.hardware import planned_device
+from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = f"schema_version: {SCHEMA_VERSION}"
@@ -45,8 +47,7 @@ def test_a_file_comes_back_as_it_was_measured(calibration, written):
     ],
 )  # fmt: skip
 def test_a_changed_or_foreign_file_is_refused_in_one_line(change, words, written, tmp_path):
-    path = tmp_path / "changed.calibration.yaml"
-    path.write_text(change(written.read_text()))
+    path = written_to(tmp_path / "changed.calibration.yaml", change(written.read_text()))
     with pytest.raises(InputError) as raised:
         read_calibration(path)
     first = str(raised.value).splitlines()[0]
@@ -68,26 +69,15 @@ def older(written, version=1, **changes):
 
 
 def test_a_file_of_the_first_schema_is_read_and_a_line_says_so(written, wide, tmp_path, capplan):
-    path = tmp_path / "old.calibration.yaml"
-    path.write_text(older(written))
+    path = written_to(tmp_path / "old.calibration.yaml", older(written))
     found = read_calibration_file(path)
     assert found.kernels.machine.tile_rows == {}
     assert len(found.notes) == 1
     assert "schema_version 1" in found.notes[0]
     rates = efficiency_from_calibration(path, device_from_calibration(path)).fits[f"matmul/{wide}"]
     assert rates.numbers["tile_row_halvings"] == 0.0
-    load = (
-        "--concurrency",
-        "1",
-        "--input-tokens",
-        "64",
-        "--output-tokens",
-        "8",
-        "--offline",
-        "--weight-dtype",
-        wide,
-        "--kv-dtype",
-        wide,
+    load = shlex.split(
+        f"--concurrency 1 --input-tokens 64 --output-tokens 8 --offline --weight-dtype {wide} --kv-dtype {wide}"
     )
     ran = capplan("estimate", "qwen3-0.6b", "--hardware", "cpu", "--calibration", path, *load)
     assert ran.code == 0, ran.err
@@ -123,35 +113,12 @@ fleet: {{hardware: [{hardware}]}}
 @pytest.mark.parametrize("hardware", ["cpu", "measured"])
 def test_a_scenario_for_a_processor_takes_the_kernels_of_its_calibration(capplan, tmp_path, hardware):
     """The catalogue has a larger processor by the name of cpu, whose kernels are borrowed."""
-    path = tmp_path / "small.yaml"
-    path.write_text(ON_A_PROCESSOR.format(calibration=XEON, hardware=hardware))
-    words = (
-        "--hardware",
-        "cpu",
-        "--replicas",
-        "1",
-        "--until",
-        "200 s",
-        "--warm-up",
-        "0 s",
-        "--offline",
-        "--format",
-        "json",
-    )
+    path = written_to(tmp_path / "small.yaml", ON_A_PROCESSOR.format(calibration=XEON, hardware=hardware))
+    words = shlex.split("--hardware cpu --replicas 1 --until '200 s' --warm-up '0 s' --offline --format json")
     ran = capplan("simulate", path, *words)
     assert ran.code in (0, 4), ran.err
     assert "borrowed" not in ran.out
-    load = (
-        "--concurrency",
-        "1",
-        "--input-tokens",
-        "64",
-        "--output-tokens",
-        "8",
-        "--offline",
-        "--format",
-        "json",
-    )
+    load = shlex.split("--concurrency 1 --input-tokens 64 --output-tokens 8 --offline --format json")
     dtypes = ("--weight-dtype", "bf16", "--kv-dtype", "bf16", "--max-model-len", "2048")
     said = capplan.result("estimate qwen3-0.6b --hardware cpu --calibration", XEON, *dtypes, *load)["tpot_s"][
         "mean"
@@ -170,8 +137,7 @@ def test_host_times_of_an_earlier_version_are_read(tmp_path):
     kept = ROOT / "calibrate" / "live" / "results" / "fitted-2026-11-25.calibration.yaml.gz"
     text = gzip.decompress(kept.read_bytes()).decode()
     assert "eager_latent_s" not in text
-    path = tmp_path / "fitted.calibration.yaml"
-    path.write_text(text)
+    path = written_to(tmp_path / "fitted.calibration.yaml", text)
     host = refitted_overhead(read_calibration_file(path).host)
     assert (host.eager_latent_s, host.eager_scaled_s) == (0.0, 0.0)
     assert host.step_s > 0.0

@@ -56,7 +56,7 @@ def test_a_collective_that_one_rank_lacks_is_skipped_by_all_and_the_rest_is_meas
         "def broken(operator, *words):\n"
         "    if operator == 'all_gather' and group.rank == 1: raise RuntimeError('no such kernel')\n"
         "    return real(operator, *words)\n"
-        "collectives._call = broken\n",
+        "collectives._call = broken\n"
     )
     assert code == 0, out
     assert "all_gather is skipped: rank 1: no such kernel" in out
@@ -73,7 +73,7 @@ def test_a_rank_that_dies_ends_the_others_with_a_line():
         "def dying(operator, *words):\n"
         "    if operator == 'reduce_scatter' and group.rank == 1: os._exit(0)\n"
         "    return real(operator, *words)\n"
-        "collectives._call = dying\n",
+        "collectives._call = dying\n"
     )
     assert code != 0
     assert "ended rank 0 of 2: the collectives ended" in out

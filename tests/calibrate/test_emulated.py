@@ -26,6 +26,7 @@ from capplan.readers.calibration.measured_device import device_from_calibration,
 from capplan.readers.catalogue.models import read_model
 from tests.calibrate.faked.card import A100, T4, Card
 from tests.calibrate.test_calibration_file import older
+from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = ROOT / "calibrate" / "devices" / "intel-xeon-1-thread.calibration.yaml"
@@ -109,8 +110,7 @@ def test_a_card_is_timed_in_its_own_16_bits_and_the_file_says_which(card, wide, 
     assert bool(said) == lacks
     assert set(said) <= set(lines)
     assert {m.dtype for m in found.measurements if m.operator == "matmul"} & {"bf16", "fp16"} == {wide}
-    path = tmp_path / "card.calibration.yaml"
-    path.write_text(calibration_text(found))
+    path = written_to(tmp_path / "card.calibration.yaml", calibration_text(found))
     assert read_calibration(path).machine.emulated == (("bf16",) if lacks else ())
     words = ("estimate", MODEL, "--hardware", "measured", "--calibration", path, *LOAD)
     plain, half = capplan(*words, *in_format("bf16")), capplan(*words, *in_format("fp16"))
@@ -155,16 +155,7 @@ def test_nothing_is_predicted_in_a_format_that_a_processor_emulates(old, capplan
 def test_what_was_timed_is_what_is_used(old, capplan):
     """In fp32 no kernel that was timed is marked as borrowed, and twice the rate halves the time of a long prompt."""
     ran = capplan(
-        "estimate",
-        MODEL,
-        "--hardware",
-        "cpu",
-        "--calibration",
-        old,
-        *LOAD,
-        *in_format("fp32"),
-        "--format",
-        "json",
+        f"estimate {MODEL} --hardware cpu --calibration {old}", *LOAD, *in_format("fp32"), "--format", "json"
     )
     assert ran.code == 0, ran.err
     answer = json.loads(ran.out)
@@ -223,8 +214,7 @@ def test_an_older_file_is_known_by_its_rates_and_by_its_capability(old, tmp_path
     """A file of the schema before says nothing of emulation: bf16 at an eighth of fp32, or torch's word AVX2, does."""
     rates = {"bf16": 1e10, "fp32": 8e10, "int8": 1e11}
     slow = on_a_processor(tmp_path / "slow.calibration.yaml", rates, (), ("bf16",))
-    path = tmp_path / "before.calibration.yaml"
-    path.write_text(older(slow, version=3))
+    path = written_to(tmp_path / "before.calibration.yaml", older(slow, version=3))
     assert read_calibration(path).machine.emulated == ("bf16",)
     own = read_calibration(SHIPPED)
     clocks = {**own.machine.clocks, "capability": "AVX2"}

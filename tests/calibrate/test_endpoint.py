@@ -17,6 +17,7 @@ from capplan.calibrate.endpoint.series import Point, Series, designed, open_loop
 from capplan.errors import InputError
 from capplan.readers.calibration.file import read_calibration_file
 from tests.calibrate.endpoint_stub import stub
+from tests.tables import rows
 
 ASKED = Question(tuple(range(1000, 1010)), 6)
 
@@ -189,8 +190,8 @@ def test_a_closed_loop_keeps_its_concurrency_and_an_open_one_its_times():
         assert [at - sent[0] for at in sent] == pytest.approx(times, abs=0.05)
         heard = []
         turns = [ASKED, lambda: Question(f"again after {heard[0].output_tokens}", 2)]
-        rows = shared_loop(of(server), turns, 1, lambda _place, answer: heard.append(answer))
-        assert [row.output_tokens for row in rows] == [6, 2]
+        told = shared_loop(of(server), turns, 1, lambda _place, answer: heard.append(answer))
+        assert [row.output_tokens for row in told] == [6, 2]
         assert server.seen[-1][1]["prompt"] == "again after 6"
 
 
@@ -259,75 +260,13 @@ def test_a_server_that_stops_answering_costs_its_points_and_no_more():
     assert any("left out" in remark for remark in found.remarks)
 
 
-PAGES_OF_ENGINES = {
-    "vllm": (
-        "/metrics",
-        """vllm:iteration_tokens_total_count{{engine="0"}} {0}0
-vllm:num_preemptions_total{{engine="0"}} {0}
-vllm:prefix_cache_queries_total{{engine="0"}} {0}00
-vllm:prefix_cache_hits_total{{engine="0"}} {0}0
-vllm:spec_decode_num_accepted_tokens_total{{engine="0"}} {0}
-vllm:num_requests_running{{engine="0"}} {1}
-vllm:num_requests_running{{engine="1"}} 1
-vllm:num_requests_waiting{{engine="0"}} 0
-vllm:kv_cache_usage_perc{{engine="0"}} 0.25
-vllm:kv_cache_usage_perc{{engine="1"}} 0.5
-""",
-        {"steps": 30, "preemptions": 3, "prefix_queries": 300, "prefix_hits": 30, "accepted_drafts": 3},
-        {"running": 8, "waiting": 0, "cache_use": 0.5},
-    ),
-    "sglang": (
-        "/metrics",
-        """sglang:prompt_tokens_total{{model_name="tiny"}} {0}00
-sglang:cached_tokens_total{{model_name="tiny",cache_source="device"}} {0}
-sglang:cached_tokens_total{{model_name="tiny",cache_source="host"}} {0}
-sglang:num_running_reqs{{model_name="tiny"}} {1}
-sglang:num_queue_reqs{{model_name="tiny"}} 2
-sglang:token_usage{{model_name="tiny"}} 0.28
-""",
-        {"prefix_queries": 300, "prefix_hits": 6},
-        {"running": 7, "waiting": 2, "cache_use": 0.28},
-    ),
-    "trtllm": (
-        "/prometheus/metrics",
-        """trtllm_kv_cache_reused_blocks_total{{engine_type="trtllm"}} {0}
-trtllm_kv_cache_missed_blocks_total{{engine_type="trtllm"}} {0}0
-trtllm_num_requests_running{{engine_type="trtllm"}} {1}
-trtllm_kv_cache_utilization{{engine_type="trtllm"}} 0.75
-""",
-        {"prefix_queries": 33, "prefix_hits": 3},
-        {"running": 7, "cache_use": 0.75},
-    ),
-    "llama.cpp": (
-        "/metrics",
-        """# TYPE llamacpp:n_decode_total counter
-llamacpp:n_decode_total {0}0
-llamacpp:prompt_tokens_total {0}00
-llamacpp:prompt_tokens_cached_total {0}
-llamacpp:requests_processing {1}
-llamacpp:requests_deferred 1
-""",
-        {"steps": 30, "prefix_queries": 303, "prefix_hits": 3},
-        {"running": 7, "waiting": 1},
-    ),
-    "tgi": (
-        "/metrics",
-        """tgi_batch_inference_count{{method="prefill"}} {0}
-tgi_batch_inference_count{{method="decode"}} {0}0
-tgi_batch_current_size {1}
-tgi_queue_size 5
-""",
-        {"steps": 33},
-        {"running": 7, "waiting": 5},
-    ),
-    "none": ("/elsewhere", "", {}, {}),
-}
+ENGINES = rows("traces")["engines"]
 
 
-@pytest.mark.parametrize("engine", PAGES_OF_ENGINES)
+@pytest.mark.parametrize("engine", ENGINES)
 def test_what_a_server_says_of_itself_is_read_by_the_names_of_its_engine(engine):
     """Three requests later every counter has grown by three of its units; the highest number that was running is kept."""
-    path, page, counted, fullest = PAGES_OF_ENGINES[engine]
+    path, page, counted, fullest = (ENGINES[engine][key] for key in ("path", "page", "counted", "fullest"))
     pages = {path: lambda count: page.format(count, 7 if count == 1 else 0)}
     with stub(pages=pages) as server, OwnCounters(of(server), every_s=0.01) as own:
         for sent in range(1, 4):

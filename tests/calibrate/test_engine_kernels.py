@@ -12,6 +12,7 @@ from capplan.readers.calibration.measured_device import efficiency_from_calibrat
 from capplan.readers.catalogue.efficiency import efficiency_for
 from tests.calibrate.faked import engines
 from tests.calibrate.faked.card import A100, H200
+from tests.files import written_to
 
 STREAMS = [Case("read", "fp32", {"moved_bytes": float(2**power)}) for power in range(16, 28)]
 
@@ -49,8 +50,7 @@ def test_kernels_of_engines_replace_their_own_fits_and_no_others(insert, monkeyp
     found = calibrated(target, quick=True, planned=[*STREAMS, *few])
     assert not found.missing, found.remarks
     assert {m.library for m in found.measurements} >= {library for _, library in ENGINES}
-    path = tmp_path / "h200.calibration.yaml"
-    path.write_text(calibration_text(found))
+    path = written_to(tmp_path / "h200.calibration.yaml", calibration_text(found))
     record, own = (
         efficiency_for(target_device := H200.device),
         efficiency_from_calibration(path, target_device),

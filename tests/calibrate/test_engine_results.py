@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from tests.files import written_to
+
 
 def result(concurrency):
     return json.dumps(
@@ -19,8 +21,7 @@ def result(concurrency):
 @pytest.fixture
 def measured(tmp_path, host_file):
     """A calibration whose host takes 20 ms a step, and two results."""
-    calibration = tmp_path / "host.calibration.yaml"
-    calibration.write_text(host_file)
+    calibration = written_to(tmp_path / "host.calibration.yaml", host_file)
     files = []
     for concurrency in (1, 4):
         files.append(tmp_path / f"run{concurrency}.json")
@@ -31,11 +32,7 @@ def measured(tmp_path, host_file):
 def test_results_of_an_engine_are_replayed_with_and_without_the_calibration(capplan, measured):
     calibration, files = measured
     found = capplan.result(
-        "calibrate --verify llama-3.1-8b --calibration",
-        calibration,
-        "--hardware",
-        "h100-sxm",
-        "--results",
+        f"calibrate --verify llama-3.1-8b --calibration {calibration} --hardware h100-sxm --results",
         *files,
         "--offline",
     )
@@ -50,14 +47,7 @@ def test_results_of_an_engine_are_replayed_with_and_without_the_calibration(capp
 
 def test_results_that_say_nothing_are_refused_with_the_reason(capplan, measured):
     calibration, _ = measured
-    empty = calibration.parent / "empty.json"
-    empty.write_text("[]")
+    empty = written_to(calibration.parent / "empty.json", "[]")
     assert "empty.json" in capplan.refused(
-        "calibrate --verify llama-3.1-8b --calibration",
-        calibration,
-        "--hardware",
-        "h100-sxm",
-        "--results",
-        empty,
-        "--offline",
+        f"calibrate --verify llama-3.1-8b --calibration {calibration} --hardware h100-sxm --results {empty} --offline"
     )

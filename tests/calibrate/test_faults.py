@@ -9,6 +9,7 @@ from capplan.calibrate.run import Run
 from capplan.readers.calibration.file import calibration_text, read_calibration
 from tests.calibrate.faked.card import A100, H200, MI300X
 from tests.calibrate.faked.cuda import CudaError
+from tests.files import written_to
 
 STREAMS = [Case("read", "fp32", {"moved_bytes": float(2**power)}) for power in range(16, 28)]
 
@@ -68,8 +69,7 @@ def test_a_sticky_error_ends_the_run_and_keeps_what_was_measured(insert, tmp_pat
 
     state.faults.append(breaking)
     found = measured(target, [*products("bf16"), *products("fp8")])
-    path = tmp_path / "broken.calibration.yaml"
-    path.write_text(calibration_text(found))
+    path = written_to(tmp_path / "broken.calibration.yaml", calibration_text(found))
     back = read_calibration(path)
     assert back.partial
     assert back.missing == ("matmul in fp8",)
@@ -151,8 +151,7 @@ def test_ctrl_c_at_any_moment_keeps_what_was_measured(moment, insert, monkeypatc
     assert found.partial
     assert len(found.measurements) >= len(STREAMS)
     assert any("interrupted" in line for line in seen)
-    path = tmp_path / "stopped.calibration.yaml"
-    path.write_text(calibration_text(found))
+    path = written_to(tmp_path / "stopped.calibration.yaml", calibration_text(found))
     assert len(read_calibration(path).measurements) == len(found.measurements)
 
 

@@ -293,10 +293,12 @@ def test_every_fitted_number_is_counted_once():
         for since in eras
         if (engine, since) not in SHARED
         for number in NUMBERS
-        if number.name != "stream_s"
+        if number.name not in {"stream_s", "prompt_token_s"}
     }
     streams = sum(host.stream_s > 0.0 for eras in host_times().values() for host in eras.values())
-    assert len(owners) + streams == count_fitted(host_times())
+    tokens = {host.prompt_token_s for host in host_times()["vllm"].values()} - {0.0}
+    assert len(owners) + streams + len(tokens) == count_fitted(host_times())
+    assert len(tokens) == 1
 
 
 def test_a_missing_file_leaves_the_scores_empty(tmp_path):

@@ -21,6 +21,7 @@ from calibrate.open_loops import (
 )
 from calibrate.targets import OPEN_LOOPS
 from capplan.errors import InputError
+from tests.files import written_to
 
 ROW = {
     "id": "roleplay", "kind": "online_rate", "engine": "vllm", "engine_version": "0.15.1", "model_hf_id": "meta-llama/Llama-2-7b-hf",
@@ -65,8 +66,7 @@ VALUES = [
 
 
 def test_values_are_read_as_they_were_written(tmp_path):
-    path = tmp_path / "open.csv"
-    path.write_text(open_loops_text(VALUES), encoding="utf-8")
+    path = written_to(tmp_path / "open.csv", open_loops_text(VALUES))
     assert open_loops(path) == VALUES
 
 
@@ -121,8 +121,7 @@ def test_a_cause_is_told_with_what_misses_by_it():
 @pytest.mark.parametrize("lost", ["evidence: It", "source: row", "explained: in part"])
 def test_a_cause_needs_evidence_a_source_and_how_far_it_explains(lost, tmp_path):
     text = "causes:\n  - {name: a, rows: [b], explained: in part, evidence: It, source: row}\nsaturation: {}\nunfollowed: []\n"
-    path = tmp_path / "causes.yaml"
-    path.write_text(text, encoding="utf-8")
+    path = written_to(tmp_path / "causes.yaml", text)
     assert [cause.name for cause in known_causes(path).causes] == ["a"]
     path.write_text(text.replace(lost, lost.partition(":")[0] + ": ''"), encoding="utf-8")
     with pytest.raises(InputError, match="needs evidence"):

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shlex
 import threading
 from dataclasses import replace
 
@@ -106,15 +107,8 @@ def plan_file(tmp_path_factory):
 
 def test_a_slow_replica_gets_the_traffic_of_the_plan_and_does_not_verify(capplan, plan_file):
     with stub(prompt_s=0.2, token_s=0.05) as server:
-        words = (
-            "verify-plan",
-            "--plan",
-            plan_file,
-            "--endpoint",
-            server.url,
-            "--minutes",
-            "0.05",
-            "--offline",
+        words = shlex.split(
+            f"verify-plan --plan {plan_file} --endpoint {server.url} --minutes 0.05 --offline"
         )
         ran = capplan(*words, "--format", "json")
         seen = [body for _, body in server.seen[1:]]
@@ -190,17 +184,7 @@ def planned(folder, text):
 def test_users_and_requests_of_a_plan_are_sent_together(capplan, tmp_path):
     plan = planned(tmp_path, USERS)
     with stub(prompt_s=0.05, token_s=0.002) as server:
-        words = (
-            "--plan",
-            plan,
-            "--endpoint",
-            server.url,
-            "--minutes",
-            "0.05",
-            "--offline",
-            "--format",
-            "json",
-        )
+        words = shlex.split(f"--plan {plan} --endpoint {server.url} --minutes 0.05 --offline --format json")
         ran = capplan("verify-plan", *words)
         spans = server.spans[1:]
     assert ran.code in {0, 4}, ran.err
@@ -226,17 +210,7 @@ def most_at_once(spans):
 def test_turns_of_a_plan_continue_each_other(capplan, tmp_path, traffic):
     plan = planned(tmp_path, SESSIONS.replace("TRAFFIC", traffic))
     with stub(prompt_s=0.01, token_s=0.001) as server:
-        words = (
-            "--plan",
-            plan,
-            "--endpoint",
-            server.url,
-            "--minutes",
-            "0.05",
-            "--offline",
-            "--format",
-            "json",
-        )
+        words = shlex.split(f"--plan {plan} --endpoint {server.url} --minutes 0.05 --offline --format json")
         ran = capplan("verify-plan", *words)
         spans = server.spans[1:]
     assert ran.code in {0, 4}, ran.err

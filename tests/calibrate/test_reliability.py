@@ -25,6 +25,7 @@ from capplan.accuracy.slowness import PROBABILITIES
 from capplan.questions.validation import BUILT_IN_POINTS
 from capplan.readers.catalogue.efficiency import SLOWNESS_FILE, shipped_slowness
 from capplan.recorded.measured import measured_table
+from tests.files import written_to
 
 JUDGED = (0.5, 0.7, 0.8, 0.9)
 OFF = 0.07
@@ -80,8 +81,7 @@ def test_the_shipped_distribution_is_that_of_the_runs():
 
 
 def test_what_is_written_is_read_again(tmp_path):
-    path = tmp_path / "slowness.csv"
-    path.write_text(slow_runs_text(slow_runs()), encoding="utf-8")
+    path = written_to(tmp_path / "slowness.csv", slow_runs_text(slow_runs()))
     assert slow_runs(path) == slow_runs()
 
 

@@ -173,8 +173,7 @@ def test_too_few_shapes_write_nothing(target):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("abacus", "unknown device"), ("meta", "is not measured"), ("cuda:7", "CUDA|cuda")],
+    ("name", "words"), [("abacus", "unknown device"), ("meta", "is not measured"), ("cuda:7", "CUDA|cuda")]
 )
 def test_a_device_that_is_not_there_is_named(name, words):
     with pytest.raises(InputError, match=words):

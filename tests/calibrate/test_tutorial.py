@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.files import written_to
+
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorials" / "calibrate-and-compare.md"
 
 
@@ -51,24 +53,11 @@ def test_a_calibration_changes_an_estimate_as_its_rates_do(written, wide, tmp_pa
             for key, fit in own.fitted.items()
         },
     )  # fmt: skip
-    slow = tmp_path / "slow.calibration.yaml"
-    slow.write_text(calibration_text(halved))
+    slow = written_to(tmp_path / "slow.calibration.yaml", calibration_text(halved))
     tpots = []
     for path in (written, slow):
-        words = (
-            "qwen3-0.6b",
-            "--hardware",
-            "cpu",
-            "--concurrency",
-            "1",
-            "--input-tokens",
-            "64",
-            "--output-tokens",
-            "8",
-            "--weight-dtype",
-            wide,
-            "--kv-dtype",
-            wide,
+        words = shlex.split(
+            f"qwen3-0.6b --hardware cpu --concurrency 1 --input-tokens 64 --output-tokens 8 --weight-dtype {wide} --kv-dtype {wide}"
         )
         tpots.append(capplan.result("estimate", *words, "--calibration", path, "--offline")["tpot_s"]["mean"])
     # every rate is halved and every start doubled, but not what the host does between two steps

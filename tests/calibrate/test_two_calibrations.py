@@ -13,6 +13,7 @@ from capplan.calibrate.compare import (
 )
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
+from tests.files import written_to
 
 
 def test_two_runs_say_how_far_they_agree(calibration):
@@ -57,26 +58,8 @@ def test_the_datasheet_is_one_side_of_a_comparison(capplan, written):
     assert rows["peak memory bytes_per_s"]["second"] == sheet.memory_bytes_per_s
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--device", "cpu"), "name it with -o"),
-        (("--device", "cpu", "-o", "/no/such/folder/x.yaml"), "name a file in a folder that exists"),
-        (("--device", "abacus", "-o", "x.yaml"), "unknown device"),
-        (("stray.json", "-o", "x.yaml"), "are read only with --from"),
-        (("--from", "no-such.json"), "no such file"),
-        (("--compare", "a.calibration.yaml", "b.calibration.yaml"), "a.calibration.yaml"),
-        (("--verify", "no-such-model", "--offline", "-o", "x.yaml"), "no-such-model"),
-        (("--minutes", "0", "-o", "x.yaml"), "--minutes"),
-    ],
-)
-def test_bad_input_is_one_clear_line_and_exit_2(capplan, words, said):
-    assert said in capplan.refused("calibrate", *words)
-
-
 def test_without_torch_the_extra_is_named(program, tmp_path):
-    blocked = tmp_path / "sitecustomize.py"
-    blocked.write_text("import sys\nsys.modules['torch'] = None\n")
+    written_to(tmp_path / "sitecustomize.py", "import sys\nsys.modules['torch'] = None\n")
     ran = program(
         "calibrate", "--device", "cpu", "-o", str(tmp_path / "x.yaml"), env={"PYTHONPATH": f"{tmp_path}:."}
     )
@@ -111,8 +94,7 @@ def test_a_refit_names_the_one_library_that_it_needs(program, tmp_path, words):
     ],
 )
 def test_a_result_file_that_tells_nothing_is_refused(capplan, tmp_path, text, said):
-    path = tmp_path / "result.json"
-    path.write_text(text)
+    path = written_to(tmp_path / "result.json", text)
     place = ("--model", "llama-3.1-8b", "--hardware", "h100-sxm", "--offline")
     ran = capplan("calibrate", "--from", path, *place, "-o", tmp_path / "x.calibration.yaml")
     assert (ran.code, ran.out) == (2, "")

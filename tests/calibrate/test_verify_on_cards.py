@@ -122,17 +122,12 @@ def test_the_command_calibrates_a_card_and_shows_its_clock(insert, capplan, tmp_
     assert "clock 1980 MHz" in ran.out
     assert "clocks and settings are left unchanged" in ran.err
     used = capplan(
-        "estimate llama-3.1-8b --hardware a100-sxm-80gb --calibration", path, "--concurrency", "4",
-        "--input-tokens", "500", "--output-tokens", "50", "--offline",
-    )  # fmt: skip
+        f"estimate llama-3.1-8b --hardware a100-sxm-80gb --calibration {path} --concurrency 4 --input-tokens 500 --output-tokens 50 --offline"
+    )
     assert used.code == 0, used.err
     assert "kernels of engines are kept and scaled" in " ".join(used.out.split())
     assert "was measured on NVIDIA A100-SXM4-80GB, not on h100-sxm" in capplan.refused(
-        "estimate llama-3.1-8b --hardware h100-sxm --calibration",
-        path,
-        "--concurrency",
-        "4",
-        "--offline",
+        f"estimate llama-3.1-8b --hardware h100-sxm --calibration {path} --concurrency 4 --offline"
     )
     compared = capplan("calibrate", "--compare", path, path)
     assert "sustained matmul" in compared.out

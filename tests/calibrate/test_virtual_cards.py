@@ -19,6 +19,7 @@ from capplan.readers.calibration.measured_device import efficiency_from_calibrat
 from capplan.readers.catalogue.efficiency import efficiency_for
 from tests.calibrate.faked.card import CARDS, T4
 from tests.calibrate.faked.clock import truth_of
+from tests.files import written_to
 
 SPREAD = 0.04
 """How far the kernels of a card are from one common ratio."""
@@ -216,8 +217,7 @@ def test_a_calibration_that_cannot_compare_leaves_the_record_alone_and_says_so(r
         measurements=tuple(m for m in found.measurements if m.operator != "matmul"),
         fitted={key: fit for key, fit in found.fitted.items() if key == "attention/bf16"},
     )
-    path = tmp_path / "few.calibration.yaml"
-    path.write_text(calibration_text(few))
+    path = written_to(tmp_path / "few.calibration.yaml", calibration_text(few))
     record, own = (
         efficiency_for(CARDS["h200-sxm"].device),
         efficiency_from_calibration(path, CARDS["h200-sxm"].device),

@@ -28,11 +28,7 @@ from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.simulation import FleetOutcome
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
-from capplan.questions.simulation import (
-    asked_stream,
-    chosen_of,
-    operation_of_plan,
-)
+from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan
 from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestFlags, SpeculationFlags
@@ -161,12 +157,7 @@ def asked_of(text: str) -> AskedFleet:
 
 
 def simulated(
-    asked: AskedFleet,
-    plan: Plan,
-    seed: int,
-    slowness: float = 1.0,
-    *,
-    lengthened: int = 1,
+    asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0, *, lengthened: int = 1
 ) -> FleetOutcome:
     """Simulate all replicas of a plan whose steps take longer by a factor: arrivals and thoughts come sooner, limits are that much shorter."""
     if slowness != 1.0 and not plan.has_pools and asked.question.demand.has_sessions:
@@ -210,7 +201,7 @@ def simulated(
 def _as_slow(asked: AskedFleet, plan: Plan, slowness: float) -> Plan:
     """Return a plan whose response times are those of slower replicas: users send the next turn of a session after them."""
     busy = plan.single.busy_replicas
-    trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked))
+    trial = trial_of(asked.question, plan.single.layout, terms_of(asked))
     assert not isinstance(trial, Reason)
     waits = tuple(slowness * response_s for response_s in trial.fleet(busy, slowness).responses_s)
     return replace(plan, class_e2e_mean_s=waits)
@@ -222,12 +213,7 @@ def sooner(crowd: Crowd, factor: float) -> Crowd:
 
 
 def excess(
-    asked: AskedFleet,
-    plan: Plan,
-    seed: int,
-    slowness: float = 1.0,
-    *,
-    lengthened: int = 1,
+    asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0, *, lengthened: int = 1
 ) -> tuple[float, str]:
     """Return the largest ratio of a target's value to its limit, and the words of it."""
     outcome = simulated(asked, plan, seed, slowness, lengthened=lengthened)
@@ -262,7 +248,7 @@ def best_plans(answer: FleetAnswer) -> list[Plan]:
 def called(plan: Plan) -> str:
     """Return a plan in words."""
     if not plan.has_pools:
-        return f"{plan.replicas} x {plan.hardware} {plan.single.layout.in_words(plan.single.weight_dtype)}"
+        return f"{plan.replicas} x {plan.hardware} {plan.single.layout.in_words()}"
     return " + ".join(str(group.replicas) for group in plan.groups) + f" x {plan.hardware}"
 
 
@@ -287,7 +273,7 @@ def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
     slowness = next(
         screened.slowness
         for screened in search(asked.question).candidates
-        if (screened.layout, screened.weight_dtype) == (plan.single.layout, plan.single.weight_dtype)
+        if screened.layout == plan.single.layout
     )
     sure = plan.slo_met_probability
     slowest = slowness.quantile(sure)

@@ -58,7 +58,7 @@ USUAL: Mapping[str, tuple[object, ...]] = {
     "max_model_len": (4096, 131072), "max_num_seqs": (1, 256), "max_num_batched_tokens": (512, 8192), "gpu_memory_utilization": (0.5, 0.9, 1.0),
     "calibration": (Path("nowhere"),), "revision": ("main",), "offline": (True,), "input_tokens": (1, 500, 100_000), "output_tokens": (1, 100),
     "concurrency": (1, 64), "request_rate": (0.5, 10.0), "prefix_hit_fraction": (0.0, 0.5, 1.0), "sequences": (1, 7),
-    "backend": ("cuda", "metal", "vulkan"), "n_gpu_layers": (0, 8, 99), "n_cpu_moe": (0, 4), "host_bandwidth": (5e10, 2e11), "host_memory": (1e10, 6.4e10),
+    "backend": ("cuda", "metal", "vulkan"), "n_gpu_layers": (0, 8, 99), "tensor_split": ("3,1", "fastest"), "split_mode": ("layer", "none"), "main_gpu": (0, 1), "n_cpu_moe": (0, 4), "host_bandwidth": (5e10, 2e11), "host_memory": (1e10, 6.4e10),
     "cuda_graphs": (0, 1, 64),
 }  # fmt: skip
 """Values that the options may have."""

@@ -119,10 +119,7 @@ CLIENTS = "client,start_s,rate_rps,cv\n0,0,1,1\n1,600,2,1.5\n"
 LENGTHS = "field,value,prob\ninput_tokens,30,0.5\ninput_tokens,90,0.5\noutput_tokens,9,1\n"
 MONEY = ("api-or-own", "commitments", "drafts", "energy", "growing", "who-pays")
 """Shipped scenarios with sections that the others lack."""
-BESIDE = {
-    "a_clients.csv": ("a_length_hist.csv", LENGTHS),
-    "b_length_hist.csv": ("b_clients.csv", CLIENTS),
-}
+BESIDE = {"a_clients.csv": ("a_length_hist.csv", LENGTHS), "b_length_hist.csv": ("b_clients.csv", CLIENTS)}
 """What lies beside a file of a pair."""
 LLAMA = {
     "n_prompt": 512,

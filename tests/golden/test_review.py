@@ -13,6 +13,7 @@ from capplan.accuracy.bounded import BoundedSpread, Interval
 from capplan.errors import Refusal
 from capplan.fleet.fit import fit
 from capplan.fleet.plan import (
+    Bought,
     Certainty,
     Choices,
     FleetAnswer,
@@ -25,7 +26,6 @@ from capplan.fleet.plan import (
     Step,
     TightTarget,
     Uneconomical,
-    Unproven,
 )
 from capplan.fleet.review import PlanDetail, plan_spec, target_margins
 from capplan.fleet.search.candidates import Layout, Rejection
@@ -132,7 +132,7 @@ def given(asked):
         next_steps=NextSteps(
             (Step(0.9, 6, 8760.0), Step(0.95, None, None)),
             Sizing(4, 5840.0),
-            (Unproven("mi300x", 3, 5000.0),),
+            (Bought("mi300x", 3, 5000.0),),
         ),
     )
     rows = (
@@ -215,10 +215,7 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
     )
     assert [
         (row["confidence"], row["gpus"], row["more_gpus"], row["more_usd_per_month"]) for row in own.rows
-    ] == [
-        (0.9, 6, 1, 1460.0),
-        (0.95, None, None, None),
-    ]
+    ] == [(0.9, 6, 1, 1460.0), (0.95, None, None, None)]
     _, measured, unproven, tight = sections["What required confidence costs"].text
     assert measured.startswith(
         "The required confidence takes 1 of the 5 GPUs, $1,460 per month: 4 are enough for replicas as fast as predicted"
@@ -376,7 +373,7 @@ def on_device(given, hardware, dtype):
     efficiency = efficiency_for(hardware)
     rates = step_rates(network, hardware, efficiency, profile=question.profile, kv_format="bf16")
     first = given.answer.plans[0]
-    layout = replace(first.single.layout, device=hardware)
+    layout = replace(first.single.layout, device=hardware, weight_format=dtype)
     group = replace(first.single, layout=layout, weight_dtype=dtype, label=rates.label, price=None)
     moved = replace(first, groups=(group,))
     question = replace(

@@ -157,23 +157,6 @@ def test_requests_without_an_adapter_pay_only_for_the_memory(fleet):
     assert plain["tpot_s"]["mean"] < few["tpot_s"]["mean"] < all_of_them["tpot_s"]["mean"]
 
 
-@pytest.mark.parametrize(
-    ("lora", "words"),
-    [
-        ({"adapters": 0}, "lora.adapters"),
-        ({"adapters": 4, "max_loras": 5}, "5 slots are more than the 4 adapters"),
-        ({"adapters": 4, "max_lora_rank": 1024}, "lora.max_lora_rank"),
-        ({"adapters": 4, "modules": ["q_porj"]}, "did you mean 'q_proj'"),
-        ({"adapters": 4, "share": "0 %"}, "lora.share"),
-        ({}, "lora.adapters"),
-    ],
-)
-def test_wrong_adapters_are_refused(lora, words, capplan, tmp_path):
-    path = tmp_path / "s.yaml"
-    path.write_text(json.dumps(BASE | {"lora": lora}))
-    assert words in capplan.refused("fleet", path, "--offline")
-
-
 def test_a_device_whose_link_to_the_host_is_unknown_is_left_out_not_the_search(capplan, tmp_path):
     path = tmp_path / "s.yaml"
     both = {"hardware": ["h100-sxm", "tpu-v5e"], "tensor_parallel": 1, "pipeline_parallel": 1}

@@ -7,8 +7,8 @@ from calendar import monthrange
 import pytest
 
 from capplan.cli.main import main
-from capplan.money.cash import PaidTerm, commitment_rates, machine_charge
-from capplan.money.commitments import MixedPart, Offer, breakeven_decline
+from capplan.money.commitments import MixedPart, Offer, PaidTerm, breakeven_decline
+from capplan.money.ledger import commitment_rates, committed_entry
 from tests.focus_rules import faults, follows_columns, total
 
 YEAR = [(2026 + (month + 11) // 12, (month + 11) % 12 + 1) for month in range(24)]
@@ -22,54 +22,51 @@ def hours_of(month):
 def test_a_year_of_a_reservation_is_used_up_as_it_is_billed():
     """Three GPUs at $2 an hour, half of the year upfront: $26,280 once, $1 an hour as it runs; on demand they cost $3."""
     term = PaidTerm(12.0, 8760.0, 730.0)
-    offer = Offer("reserved-1y", 2.0, 0.0, list_usd_per_hour=3.0)
+    offer = Offer("reserved-1y", 2.0, 0.0, list_usd_per_hour=3.0, term=term)
     part = MixedPart(offer, 3, 0.75, 6.0, 1)
-    charges = [
-        machine_charge(part, term, hours_of(month), begins=place == 0)
-        for place, month in enumerate(YEAR[:12])
+    entries = [
+        committed_entry(part, hours_of(month), begins=place == 0) for place, month in enumerate(YEAR[:12])
     ]
+    charges = [entry.paid for entry in entries]
     assert [each.upfront_usd for each in charges] == [26_280.0] + 11 * [0.0]
     assert [each.recurring_usd for each in charges] == pytest.approx([3.0 * hours_of(m) for m in YEAR[:12]])
     assert [each.effective_usd for each in charges] == pytest.approx([6.0 * hours_of(m) for m in YEAR[:12]])
     assert [each.billed_usd for each in charges] == pytest.approx(12 * [0.0], abs=1e-9)
     paid = sum(each.upfront_usd + each.recurring_usd for each in charges)
     assert paid == pytest.approx(sum(each.effective_usd for each in charges)) == pytest.approx(52_560.0)
-    assert (charges[0].hours, charges[0].unused_fraction) == (3 * 744.0, 0.25)
+    assert (entries[0].machine_hours, entries[0].unused_fraction) == (3 * 744.0, 0.25)
     assert charges[0].list_usd == pytest.approx(3 * 744.0 * 3.0)
 
 
 def test_the_cost_of_capital_is_no_charge():
     """The offer has interest in its price, $2.10 instead of $2; nobody bills these ten cents."""
     term = PaidTerm(12.0, 8760.0, 730.0, interest_fraction=0.08)
-    charge = machine_charge(
-        MixedPart(Offer("reserved-1y", 2.1, 0.0), 1, 1.0, 2.1, 1), term, 730.0, begins=False
-    )
+    part = MixedPart(Offer("reserved-1y", 2.1, 0.0, term=term), 1, 1.0, 2.1, 1)
+    charge = committed_entry(part, 730.0, begins=False).paid
     assert (charge.effective_usd, charge.capital_usd) == pytest.approx((1460.0, 73.0))
 
 
 def test_a_purchase_is_billed_once_and_used_up_over_its_life():
     """A GPU of $43,800 keeps a fifth of its worth over four years: $1 an hour, next to $0.50 of upkeep and $0.20 while it runs, half of the time."""
     term = PaidTerm(48.0, 43_800.0, 365.0, 8760.0, bought=True)
-    part = MixedPart(Offer("owned", 1.9, 0.2), 2, 0.5, 2 * (1.9 + 0.1), 1)
-    first = machine_charge(part, term, 730.0, begins=True)
+    part = MixedPart(Offer("owned", 1.9, 0.2, term=term), 2, 0.5, 2 * (1.9 + 0.1), 1)
+    entry = committed_entry(part, 730.0, begins=True)
+    first = entry.paid
     assert (first.upfront_usd, first.recurring_usd) == (87_600.0, 0.0)
     assert first.billed_usd == pytest.approx(2 * 730 * (0.5 + 0.1))
     assert first.effective_usd == pytest.approx(2 * 730 * (1.0 + 0.5 + 0.1))
     assert first.capital_usd == pytest.approx(2 * 730 * 0.4)
-    assert (first.list_usd, first.is_reserved) == (first.effective_usd, False)
+    assert (first.list_usd, entry.is_reserved) == (first.effective_usd, False)
 
 
 def test_coverage_utilisation_and_savings_by_hand():
     """One reserved GPU runs 600 of 1,000 h, 400 h are rented: of $3,000 on demand 60% are covered; $2,000 + $1,200 are paid for them."""
-    reserved = MixedPart(Offer("reserved-1y", 2.0, 0.0, list_usd_per_hour=3.0), 1, 0.6, 2.0, 1)
-    rented = MixedPart(Offer("on-demand", 0.0, 3.0, list_usd_per_hour=3.0), 1, 0.4, 1.2, 1)
     term = PaidTerm(12.0, 0.0, 1460.0)
-    charges = [
-        machine_charge(reserved, term, 1000.0, begins=False),
-        machine_charge(rented, None, 1000.0, begins=False),
-        machine_charge(MixedPart(Offer("owned", 9.0, 0.0), 1, 1.0, 9.0, 1), None, 1000.0, begins=False),
-    ]
-    rates = commitment_rates(charges)
+    reserved = MixedPart(Offer("reserved-1y", 2.0, 0.0, list_usd_per_hour=3.0, term=term), 1, 0.6, 2.0, 1)
+    rented = MixedPart(Offer("on-demand", 0.0, 3.0, list_usd_per_hour=3.0), 1, 0.4, 1.2, 1)
+    there = MixedPart(Offer("owned", 9.0, 0.0), 1, 1.0, 9.0, 1)
+    entries = [committed_entry(part, 1000.0, begins=False) for part in (reserved, rented, there)]
+    rates = commitment_rates(entries)
     assert (rates.coverage_fraction, rates.utilisation_fraction) == pytest.approx((0.6, 0.6))
     assert rates.effective_savings_fraction == pytest.approx(1.0 - 3200.0 / 3000.0)
     assert commitment_rates([]) is None

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.comparison import OwnFleet, PaidReplicas
-from capplan.money.price import Prices
+from capplan.money.comparison import PaidReplicas
 from capplan.money.several_models import CascadeFleets, breakeven_fraction, wait_of_stages
 from capplan.workload.multiples import thinned_arrival_cv
+from tests.ledgers import fleet_that_costs
 
 
 @pytest.mark.parametrize("cv", [0.5, 1.0, 3.0])
@@ -36,7 +36,7 @@ def test_nine_in_ten_of_two_stages_take_no_longer_than_is_said(together):
 
 
 def own(rate, spare, usd):
-    return OwnFleet(1.0, (PaidReplicas(rate, lambda busy: (busy + spare) * usd),), Prices(), usd)
+    return fleet_that_costs((PaidReplicas(rate, lambda busy: (busy + spare) * usd),), usd)
 
 
 FLEET = st.builds(own, st.floats(0.5, 20.0), st.integers(0, 3), st.floats(1.0, 100.0))

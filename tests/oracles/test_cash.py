@@ -2,17 +2,18 @@
 
 import json
 import re
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.cash import PaidTerm, cash_of, other_lines, tied_up_ratio, total_usd
-from capplan.money.commitments import Mix, MixedPart, Offer
-from capplan.money.price import OtherPrices
-from capplan.questions.money.commitments import owned_offer, paid_terms
-from capplan.scenario.scenario_file import Commitments, Owned, Reserved
+from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm, tied_up_ratio
+from capplan.money.ledger import cash_of, other_entries, total_usd
+from capplan.money.price import OtherPrices, Prices, choose_price
+from capplan.questions.money.commitments import owned_offer, reserved_offer
+from capplan.scenario.scenario_file import Owned, Reserved
 
 RESERVED = Offer("reserved-1y", 2.0, 0.0)
 RENTED = Offer("on-demand", 0.0, 5.0)
@@ -24,10 +25,23 @@ def mix_of_month(reserved, rented=0):
     return Mix(tuple(parts), ())
 
 
+def on_terms(mixes, terms):
+    """Return mixes whose offers are paid over the terms that some of them have."""
+    return [
+        replace(
+            mix,
+            parts=tuple(
+                replace(part, offer=replace(part.offer, term=terms.get(part.offer))) for part in mix.parts
+            ),
+        )
+        for mix in mixes
+    ]
+
+
 def test_a_year_that_is_half_paid_ahead_by_hand():
     """Two GPUs from month 1, a third from month 3; 2 $/h are 1,460 $ a month, half of the 17,520 $ of a year at its start."""
     term = {RESERVED: PaidTerm(12.0, 8760.0, 730.0)}
-    cash = cash_of([mix_of_month(2, 1), mix_of_month(2), mix_of_month(3)], term)
+    cash = cash_of(on_terms([mix_of_month(2, 1), mix_of_month(2), mix_of_month(3)], term))
     assert [row.upfront_usd for row in cash.months] == [2 * 8760.0, 0.0, 8760.0]
     assert [row.running_usd for row in cash.months] == pytest.approx([2 * 730.0 + 1825.0, 1460.0, 3 * 730.0])
     assert [row.cost_usd for row in cash.months] == pytest.approx([2 * 1460.0 + 1825.0, 2920.0, 3 * 1460.0])
@@ -38,7 +52,7 @@ def test_a_three_year_term_that_begins_in_month_12_binds_until_month_47():
     offer = Offer("reserved-3y", 1000.0 / 730.0, 0.0)
     term = {offer: PaidTerm(36.0, 0.0, 1000.0)}
     months = [Mix((), ())] * 11 + [Mix((MixedPart(offer, 1, 1.0, 1000.0 / 730.0, 1),), ())]
-    cash = cash_of(months, term)
+    cash = cash_of(on_terms(months, term))
     assert sum(row.usd for row in cash.months) == pytest.approx(1000.0)
     assert (cash.bound_usd, cash.bound_until_month) == (35_000.0, 47)
     (begun,) = cash.begun
@@ -48,14 +62,17 @@ def test_a_three_year_term_that_begins_in_month_12_binds_until_month_47():
 
 def test_reservations_of_two_kinds_of_machines_are_paid_at_their_own_prices():
     """Two GPUs at $2 and three at $5: half of a year at its start, the rest by the month, in all what the mix costs."""
-    offers = (RESERVED, Offer("reserved-1y", 5.0, 0.0))
+    listed = choose_price([], "gpu", Prices(per_gpu_hour={"gpu": 9.0}))
+    offers = [
+        reserved_offer("reserved-1y", Reserved(price=f"{usd} $/h", upfront=0.5), None, listed, 0.0)
+        for usd in (2.0, 5.0)
+    ]
     parts = tuple(
         MixedPart(offer, count, 1.0, count * offer.fixed_usd_per_hour, 1)
         for offer, count in zip(offers, (2, 3), strict=True)
     )
     mix = Mix(parts, ())
-    terms = Commitments(reserved_1y=Reserved(upfront=0.5))
-    cash = cash_of([mix] * 12, paid_terms(terms, [mix]))
+    cash = cash_of([mix] * 12)
     assert cash.months[0].upfront_usd == pytest.approx(6.0 * 730.0 * (2 * 2.0 + 3 * 5.0))
     assert sum(row.usd for row in cash.months) == pytest.approx(8760.0 * mix.usd_per_hour)
     assert [(term["name"], term["devices"]) for term in cash.begun] == [
@@ -82,7 +99,7 @@ def test_interest_agrees_with_a_ledger_of_what_each_contract_has_left(needed, le
             item["left"] = max(0, item["left"] - 1)
         interest.append(month_usd)
     term = PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0, interest_fraction=yearly)
-    cash = cash_of([mix_of_month(count) for count in needed], {RESERVED: term})
+    cash = cash_of(on_terms([mix_of_month(count) for count in needed], {RESERVED: term}))
     assert [row.interest_usd for row in cash.months] == pytest.approx(interest)
     assert sum(term["devices"] for term in cash.begun) == len(contracts)
     assert sum(term["usd"] for term in cash.begun) == pytest.approx(len(contracts) * length * 1460.0)
@@ -134,7 +151,7 @@ def test_payments_agree_with_a_ledger_of_single_contracts(needed, length, ahead)
             for later in range(month, month + length):
                 paid[later] += (1 - ahead) * 1460.0
     term = {RESERVED: PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0)}
-    cash = cash_of([mix_of_month(count) for count in needed], term)
+    cash = cash_of(on_terms([mix_of_month(count) for count in needed], term))
     assert [row.usd for row in cash.months] == pytest.approx(paid[: len(needed)])
     assert cash.bound_usd == pytest.approx(sum(paid[len(needed) :]))
     assert sum(row.usd for row in cash.months) + cash.bound_usd == pytest.approx(
@@ -147,10 +164,10 @@ def test_a_purchase_is_paid_once_and_is_worth_something_at_the_end():
     offer = Offer("owned", 3.0, 0.0)
     mix = Mix((MixedPart(offer, 1, 1.0, 3.0, 1),), (), people_usd_per_hour=1.0)
     terms = {offer: PaidTerm(48.0, 40_000.0, 200.0, 10_000.0, bought=True)}
-    year = cash_of([mix] * 12, terms)
+    year = cash_of(on_terms([mix] * 12, terms))
     assert [row.usd for row in year.months] == pytest.approx([40_930.0, *[930.0] * 11])
     assert (year.bound_usd, year.worth_usd) == (0.0, pytest.approx(40_000 - 30_000 * 12 / 48))
-    whole = cash_of([mix] * 49, terms)
+    whole = cash_of(on_terms([mix] * 49, terms))
     assert whole.months[47].residual_usd == 10_000.0
     assert whole.months[48].upfront_usd == 40_000.0
 
@@ -179,18 +196,18 @@ def test_the_annuity_of_a_purchase_pays_for_all_but_its_residual_value(residual,
 def test_other_lines_by_hand():
     """A billion tokens of 300 B at 0.09 $/GB are 27 $; 140 GB at 0.02 $ 2.80 $; three nodes at 150 $; a tenth of 5,000 $."""
     terms = OtherPrices(False, 0.09, 300.0, 50.0, 0.02, 3, 150.0, 0.1)
-    lines = other_lines(terms, 5000.0, 0.0, 1e9, 140e9, 1.0)
+    lines = other_entries(terms, 5000.0, 0.0, 1e9, 140e9, 1.0)
     assert [round(line.usd, 6) for line in lines] == [27.0, 50.0, 2.8, 450.0, 500.0]
     assert total_usd(lines) == pytest.approx(1029.8)
-    half = other_lines(terms, 2500.0, 0.0, 5e8, 140e9, 0.5)
+    half = other_entries(terms, 2500.0, 0.0, 5e8, 140e9, 0.5)
     assert total_usd(half) == pytest.approx(1029.8 / 2)
-    assert other_lines(OtherPrices(), 5000.0, 1e9, 1e9, 140e9, 1.0) == ()
+    assert other_entries(OtherPrices(), 5000.0, 1e9, 1e9, 140e9, 1.0) == ()
 
 
 def test_traffic_between_zones_logs_and_staging_by_hand():
     """Two billion input tokens of 4 B are 8 GB, a billion output tokens 300 GB streamed and 4 GB of text; two thirds of 308 GB cross at 0.02 $."""
     terms = OtherPrices(cross_zone_per_gb=0.02, logs_per_gb=0.5, staging=0.1)
-    lines = {line.what: line for line in other_lines(terms, 5000.0, 2e9, 1e9, 140e9, 1.0)}
+    lines = {line.what: line for line in other_entries(terms, 5000.0, 2e9, 1e9, 140e9, 1.0)}
     usd = {what: round(line.usd, 9) for what, line in lines.items()}
     assert usd == {
         "traffic between zones": round(308 * 2 / 3 * 0.02, 9),
@@ -198,7 +215,7 @@ def test_traffic_between_zones_logs_and_staging_by_hand():
         "development and staging": 500.0,
     }
     assert [line.grows_with for line in lines.values()] == ["traffic", "traffic", "machines"]
-    assumed = other_lines(OtherPrices(defaults=True), 5000.0, 2e9, 1e9, 140e9, 1.0)
+    assumed = other_entries(OtherPrices(defaults=True), 5000.0, 2e9, 1e9, 140e9, 1.0)
     assert {line.what for line in assumed} > set(usd)
     assert all(line.basis == "assumed" for line in assumed)
 
@@ -475,7 +492,7 @@ def test_falling_prices_agree_with_a_ledger_of_contracts_by_the_price_of_their_m
             item["left"] -= 1
         price *= (1.0 - fall) ** (1.0 / 12.0)
     term = PaidTerm(length, ahead * 1460.0 * length, (1 - ahead) * 1460.0)
-    cash = cash_of([mix_of_month(count, rented) for count in needed], {RESERVED: term}, fall)
+    cash = cash_of(on_terms([mix_of_month(count, rented) for count in needed], {RESERVED: term}), fall)
     assert [row.usd for row in cash.months] == pytest.approx(paid)
     assert [row.cost_usd for row in cash.months] == pytest.approx(cost)
     whole = sum(item["price"] for item in contracts) * 1460.0 * length
@@ -489,7 +506,7 @@ def test_what_is_bought_later_is_cheaper_and_takes_as_much_power():
         Mix((MixedPart(offer, count, 1.0, count * offer.fixed_usd_per_hour, 1),), ())
         for count in [1] * 12 + [2]
     ]
-    cash = cash_of(mixes, {offer: PaidTerm(20.0, 7300.0, 365.0, bought=True)}, 0.2)
+    cash = cash_of(on_terms(mixes, {offer: PaidTerm(20.0, 7300.0, 365.0, bought=True)}), 0.2)
     assert [row.upfront_usd for row in cash.months] == pytest.approx([7300.0, *[0.0] * 11, 5840.0])
     assert cash.months[-1].running_usd == pytest.approx(730.0)
     assert cash.months[-1].cost_usd == pytest.approx(730.0 + 0.8 * 365.0 + 365.0)

@@ -19,6 +19,7 @@ from capplan.readers.catalogue.models import (
 )
 from capplan.readers.text_file import data_folder
 from docs.generators.model_index import index_text, read_sources, read_variants
+from tests.tables import rows
 
 SOURCES = read_sources(data_folder(FOLDER))
 MODELS = json.loads((data_folder(FOLDER) / "index.json").read_text(encoding="utf-8"))["models"]
@@ -77,23 +78,7 @@ def test_every_shipped_model_can_be_read():
             ), model  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "model"),
-    [
-        ("llama-3.1-70b", "meta-llama/Llama-3.1-70B"),
-        ("LLAMA 3.1 70B INSTRUCT", "meta-llama/Llama-3.1-70B-Instruct"),
-        ("Meta-Llama/llama_3.1_8b", "meta-llama/Llama-3.1-8B"),
-        ("qwen3-32b", "Qwen/Qwen3-32B"),
-        ("Qwen3-235B-A22B-FP8", "Qwen/Qwen3-235B-A22B-FP8"),
-        ("gpt-oss-120b", "openai/gpt-oss-120b"),
-        ("deepseek-r1", "deepseek-ai/DeepSeek-R1"),
-        ("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1"),
-        ("opt-1.3b", "facebook/opt-1.3b"),
-        ("opt-13b", "facebook/opt-13b"),
-        ("gemma-3-27b", "google/gemma-3-27b-it"),
-        ("nvidia/DeepSeek-R1-0528-FP4-V2", "nvidia/DeepSeek-R1-0528-FP4-v2"),
-    ],
-)
+@pytest.mark.parametrize(("name", "model"), rows("names")["models"])
 def test_a_model_is_found_whatever_the_case_and_punctuation(name, model):
     assert shipped_id(name) == model
 

@@ -184,7 +184,7 @@ def test_a_night_pays_for_the_machines_that_its_replicas_need(eights):
     """Window by window: the order of the replicas that run then, at the price on demand."""
     plan, outlook = eights("traffic[0].request_rate=150 req/s")
     group = plan.single
-    paid = np.clip(outlook.over_time.paid, 1, group.busy_replicas)
+    paid = np.clip(outlook.over_time[""].paid, 1, group.busy_replicas)
     each = {busy: group.usd_per_hour_of(busy) for busy in np.unique(paid).tolist()}
     on_demand = {offer.name: usd for offer, usd in outlook.mixes[0].mix.pure}["on-demand"]
     assert len(set(each.values())) > 1
@@ -272,7 +272,7 @@ def test_machines_of_several_kinds_are_started_in_turn_and_each_is_paid_at_its_o
         listed = catalogue_usd_per_gpu_hour(part.sku)
         assert part.offer.usd_per_hour(1.0) == pytest.approx(listed[part.offer.name])
     assert sum(part.gpus for part in mixed.mix.parts) == order.gpus
-    paid = np.clip(outlook.over_time.paid, 1, group.busy_replicas)
+    paid = np.clip(outlook.over_time[""].paid, 1, group.busy_replicas)
     each = {busy: group.usd_per_hour_of(busy) for busy in np.unique(paid).tolist()}
     on_demand = {offer.name: usd for offer, usd in mixed.mix.pure}["on-demand"]
     assert np.mean([each[busy] for busy in paid.tolist()]) <= on_demand * (1 + 1e-9)

@@ -6,37 +6,18 @@ deepseek-ai/DeepSeek-V4.1-Flash@dba1be0; record sizes from vllm-project/vllm (vl
 
 from math import isqrt
 
-import pytest
-
-from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.memory.layer_groups import cache_kinds
 from capplan.model.mixers import CompressedAttention
-from capplan.model.network import Network
 from capplan.model.parameters import parameters
+from tests.families import config_of, network_of
 
-TEXT = {
-    "model_type": "deepseek_v41_text", "vocab_size": 129280, "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 64,
-    "num_key_value_heads": 1, "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": 1280, "o_lora_rank": 1024, "o_groups": 8,
-    "max_position_embeddings": 1048576, "n_routed_experts": 384, "n_shared_experts": 1, "num_experts_per_tok": 6,
-    "moe_intermediate_size": 2304, "sliding_window": 128, "compress_ratios": [0, 0] + [2] * 18 + [1] * 20 + [0, 0, 0],
-    "kv_source_layer_ids": [2, 8, 14, 20], "index_source_layer_ids": [2, 8, 14, 20, 24, 28, 32, 36], "index_n_heads": 32,
-    "index_head_dim": 128, "index_topk": 512, "candidate_source_layer_id": 20, "candidate_topk_blocks": 2048, "candidate_block_size": 8,
-    "hc_mult": 4, "engram_layer_ids": [1, 14], "engram_num_embeddings": [384006168, 384016682], "engram_max_ngram_size": 4,
-    "engram_vocab_size": 16000000, "engram_n_heads": 8, "engram_head_dim": 256, "num_nextn_predict_layers": 3,
-    "dspark_target_layer_ids": [37, 38, 39], "dspark_markov_rank": 256, "dspark_n_routed_experts": 128,
-    "dspark_num_experts_per_tok": 3, "tie_word_embeddings": False, "expert_dtype": "fp4",
-}  # fmt: skip
-FILE = {"model_type": "deepseek_v41", "text_config": TEXT, "vision_config": {"num_hidden_layers": 32}}
+FILE = config_of("DeepSeek-V4.1-Flash")
+TEXT = FILE["text_config"]
 HIDDEN, WIDTH = 5120, 512
 BIASES = 2 * (40 * 384 + 3 * 128)
 """Corrections of the routers, for text and for images: buffers, which are no parameters."""
-
-
-def network(**changed: object) -> Network:
-    """Return the network of the file, with changed keys of its text."""
-    return read_network(FILE | {"text_config": TEXT | changed}, "config.json")
 
 
 class Tensors:
@@ -104,7 +85,7 @@ def test_elements_are_those_of_the_published_checkpoint() -> None:
     """The same sum in bytes is the size of all tensors in its index, to the byte; ours has the same elements."""
     model, drafter = published()
     assert model.bytes + drafter.bytes + 4 * BIASES == 510_286_023_000
-    read = network()
+    read = network_of("DeepSeek-V4.1-Flash")
     assert (parameters(read), read.mtp_parameters) == (model.elements, drafter.elements)
 
 
@@ -128,7 +109,7 @@ def test_rows_of_the_tables_are_primes_that_are_never_used_twice() -> None:
 
 def test_a_sequence_caches_windows_and_the_entries_of_four_layers() -> None:
     """Windows of 128 records of 584 bytes in 40 layers; three sources of an entry for two tokens, one of an entry for each."""
-    kinds = cache_kinds(network(), 1.0, 1.0)
+    kinds = cache_kinds(network_of("DeepSeek-V4.1-Flash"), 1.0, 1.0)
     windows = [kind for kind in kinds if kind.kind == "window"]
     assert sum(kind.layers for kind in windows) == 40
     assert {float(kind.token_bytes) for kind in windows} == {584.0}
@@ -143,7 +124,7 @@ def test_waiting_tokens_are_a_ring_of_eight_rows() -> None:
     """Value and gate in fp32, where two tokens share an entry."""
     states = {
         mixer.entry_tokens: mixer.description.state_parts
-        for layer in network().layers
+        for layer in network_of("DeepSeek-V4.1-Flash").layers
         for mixer in layer.mixers
         if isinstance(mixer, CompressedAttention) and mixer.owns_entries
     }
@@ -161,20 +142,3 @@ def test_experts_in_four_bits() -> None:
     assert {layer.experts.weight_format for layer in read.layers if layer.experts} == {"mxfp4"}
     table = next(one for one in read.layers[1].projections if one.name == "ngram_table")
     assert (table.weight_format, read.layers[1].projections[1].weight_format) == ("mxfp8", "fp8_block-32x32")
-
-
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"compress_ratios": [4] * 40}, "compress_ratios"),
-        ({"kv_source_layer_ids": [8, 14, 20]}, "kv_source_layer_ids"),
-        ({"index_source_layer_ids": [2, 8, 14]}, "index_source_layer_ids"),
-        ({"engram_num_embeddings": [384006168]}, "engram_num_embeddings"),
-        ({"n_shared_experts": 2}, "n_shared_experts"),
-        ({"index_topk": None}, "index_topk"),
-    ],
-)
-def test_what_cannot_run_is_rejected(changed: dict[str, object], named: str) -> None:
-    """Every layer that reads entries has a source before it, and tables are counted by layer."""
-    with pytest.raises(InputError, match=named):
-        network(**changed)

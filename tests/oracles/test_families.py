@@ -17,11 +17,23 @@ import numpy as np
 import pytest
 
 from capplan.engine.lookup import profile
+from capplan.errors import InputError
+from capplan.families.model_config import read_network
 from capplan.memory.layer_groups import cache_kinds
 from capplan.model.kv_cache import kv_bytes_per_sequence, state_bytes, state_bytes_per_sequence
 from capplan.model.network import LinearAttention, ShortConvolution, StateSpace
 from capplan.model.parameters import parameters, weight_elements_by_class
-from tests.families import CACHED, COUNTED, STATEFUL, cached_layers, network_of, unread
+from tests.families import (
+    CACHED,
+    COUNTED,
+    REFUSED,
+    STATEFUL,
+    cached_layers,
+    changed,
+    config_of,
+    network_of,
+    unread,
+)
 
 TOKENS = np.array([24.0, 48.0, 96.0, 192.0])
 RECURRENT = LinearAttention | StateSpace | ShortConvolution
@@ -42,9 +54,20 @@ def test_a_model_has_the_parameters_that_others_count(name):
     row, network = COUNTED[name], network_of(name)
     assert parameters(network) == row["parameters"]
     assert sum(weight_elements_by_class(network).values()) == row["parameters"]
-    assert not {"none": network.notes, "read": unread(network)}.get(row.get("notes"))
+    remarks = {"none": network.notes, "read": unread(network)}
+    remarks["counted"] = [note for note in network.notes if "not counted" in note]
+    assert not remarks.get(row.get("notes"))
+    assert network.vision_parameters > 0 or "tower" not in row
     if "cache_elements" in row:
         assert float(kv_bytes_per_sequence(network, 512.0, 1.0)) == row["cache_elements"]
+
+
+@pytest.mark.parametrize(("config", "changes", "words"), REFUSED)
+def test_a_config_that_is_not_modelled_is_refused_with_its_key(config, changes, words):
+    config = config_of(config) if isinstance(config, str) else config
+    with pytest.raises(InputError) as error:
+        read_network(changed(config, changes), "refused")
+    assert words in str(error.value)
 
 
 def cached_by_engines(row):

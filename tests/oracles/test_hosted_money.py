@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special
 
-from capplan.money.comparison import ComparedApi, Comparison, OwnFleet, breakeven_rate
+from capplan.money.comparison import ComparedApi, Comparison, breakeven_rate
 from capplan.money.hosted import (
     Hosted,
     HostedBill,
@@ -24,7 +24,6 @@ from capplan.money.hosted import (
     hosted_traffic,
     written_to_live,
 )
-from capplan.money.price import Prices
 from capplan.money.prompt_cache import breakeven_requests, gamma_share, reused_fraction, stored_fraction
 from capplan.readers.catalogue.models import model_rows, same_model, shipped_id
 from capplan.readers.catalogue.token_prices import prices_of_model, token_prices
@@ -32,6 +31,7 @@ from capplan.workload.daily_curve import OFFICE
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass
 from capplan.workload.statistics import ReuseByAge, reuse_by_age
+from tests.ledgers import fleet_that_costs
 
 CLAUDE = TokenRates(3.0, 15.0, 0.3, 3.75)
 """$3 a million, writes 1.25 times and reads 0.1 times that."""
@@ -269,8 +269,7 @@ def test_checkpoints_of_one_model_are_alike_and_other_trainings_are_not():
 @given(st.floats(0.01, 30.0), st.floats(0.01, 30.0), st.floats(0.0, 9000.0), st.floats(0.0, 0.3))
 def test_at_the_price_of_the_flip_both_cost_the_same(dear, gpu, people, overhead):
     """The fleet is worked out again at the machines' flip price, the API at its own: each costs what the other does."""
-    terms = Prices(people=people, overhead=overhead)
-    own = OwnFleet(1.0, (), terms, 730.0 * gpu)
+    own = fleet_that_costs((), 730.0 * gpu, people, overhead)
     apis = tuple(
         ComparedApi(
             price(TokenRates(rate, 2 * rate, None, None)), HostedBill(input_usd=1000.0 * rate), (), None
@@ -283,9 +282,8 @@ def test_at_the_price_of_the_flip_both_cost_the_same(dear, gpu, people, overhead
     if found.even_machines_ratio is None:
         assert people >= apis[0].bill.usd * (1 - 1e-9)
     else:
-        assert replace(
-            own, machines_usd=own.machines_usd * found.even_machines_ratio
-        ).usd_today == pytest.approx(apis[0].bill.usd, abs=1e-6 * (1 + people))
+        flipped = fleet_that_costs((), own.machines_usd * found.even_machines_ratio, people, overhead)
+        assert flipped.usd_today == pytest.approx(apis[0].bill.usd, abs=1e-6 * (1 + people))
     assert replace(found, apis=apis[:1]).cheaper is None
 
 

@@ -9,6 +9,7 @@ from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import outlook_of
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.steady_state import replicas_over_time
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 REQUESTS = """name: day
@@ -29,8 +30,7 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def day(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp("day") / "day.yaml"
-    path.write_text(REQUESTS)
+    path = written_to(tmp_path_factory.mktemp("day") / "day.yaml", REQUESTS)
     asked = asked_fleet(read_scenario(path, KINDS[request.param]), offline=True)
     answer = fleet_for(asked)
     return path, KINDS[request.param], asked, answer.chosen, outlook_of(asked, answer)
@@ -38,7 +38,7 @@ def day(request, tmp_path_factory):
 
 def test_each_hour_has_the_replicas_that_a_search_for_its_own_traffic_finds(day):
     path, changes, _, plan, outlook = day
-    group, hours = plan.single, outlook.over_time
+    group, hours = plan.single, outlook.over_time[""]
     key = "users" if "users" in "".join(changes) else "request_rate"
     whole = 400 if key == "users" else 30
     for rate in np.unique(hours.rates_per_s).tolist():
@@ -47,13 +47,13 @@ def test_each_hour_has_the_replicas_that_a_search_for_its_own_traffic_finds(day)
         asked = asked_fleet(
             read_scenario(path, (*changes, f"traffic[0].{key}={whole * part!r}")), offline=True
         )
-        alone = replicas_of_layout(asked.question, group.layout, group.weight_dtype, terms_of(asked))
+        alone = replicas_of_layout(asked.question, group.layout, terms_of(asked))
         assert abs(needed - alone) <= (key == "users"), (rate, needed, alone)
 
 
 def test_no_busier_hour_has_fewer_replicas_and_the_busiest_has_those_of_the_plan(day):
     *_, plan, outlook = day
-    hours = outlook.over_time
+    hours = outlook.over_time[""]
     order = np.argsort(hours.rates_per_s, kind="stable")
     assert (np.diff(hours.needed[order]) >= 0).all()
     assert hours.needed.max() == plan.single.busy_replicas == hours.needed[np.argmax(hours.rates_per_s)]
@@ -70,7 +70,7 @@ def test_growth_and_commitments_count_the_replicas_of_the_hours(day):
     assert outlook.growth.months[0].mix_usd_per_month == pytest.approx(
         outlook.mixes[0].mix.usd_per_hour * 730
     )
-    running = (outlook.over_time.paid + plan.single.spare_replicas).mean()
+    running = (outlook.over_time[""].paid + plan.single.spare_replicas).mean()
     billed = sum(part.units * part.used_fraction for part in outlook.mixes[0].mix.parts)
     assert billed == pytest.approx(running)
 
@@ -78,6 +78,6 @@ def test_growth_and_commitments_count_the_replicas_of_the_hours(day):
 @pytest.mark.parametrize("day", ["bursts"], indirect=True)
 def test_few_replicas_of_bursts_carry_less_each_so_that_a_night_needs_more_of_them(day):
     *_, plan, outlook = day
-    hours = outlook.over_time
+    hours = outlook.over_time[""]
     by_the_rate = replicas_over_time(hours.rates_per_s, plan.single.total_rate_per_replica)
     assert (hours.needed > by_the_rate).any()

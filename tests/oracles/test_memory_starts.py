@@ -16,27 +16,12 @@ from capplan.errors import CapplanError
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import with_start_columns
+from tests.tables import rows
 
 LAUNCH = ("engine", "engine_version", "model_hf_id", "quantization", "kv_cache_dtype", "gpu", "tp", "pp",
           "max_model_len", "gpu_memory_utilization", "max_num_seqs", "max_num_batched_tokens")  # fmt: skip
 PRINTED = ("weights_gib", "available_kv_gib", "kv_cache_tokens", "max_concurrency")
 H100 = ("1", "8192", "0.95", "1024", "8192")
-STARTED = [
-    (("vllm", "0.19.0", "codellama/CodeLlama-7b-hf", "bfloat16", "auto", "h100", "1", *H100), (12.56, 61.66, 126256, 15.41)),
-    (("vllm", "0.19.0", "deepseek-ai/DeepSeek-V2-Lite", "bfloat16", "auto", "h100", "1", *H100), (29.43, 43.61, 1505552, 183.78)),
-    (("vllm", "0.19.0", "google/gemma-2-27b-it", "bfloat16", "auto", "h100", "1", *H100), (50.72, 20.59, 58672, 7.16)),
-    (("vllm", "0.19.0", "google/gemma-7b", "bfloat16", "auto", "h100", "1", *H100), (15.91, 55.44, 129760, 15.84)),
-    (("vllm", "0.19.0", "meta-llama/Llama-3.1-8B-Instruct", "bfloat16", "fp8", "h100", "1", *H100), (14.99, 58.11, 952032, 116.21)),
-    (("vllm", "0.19.0", "meta-llama/Llama-3.1-8B-Instruct", "float32", "auto", "h100", "1", *H100), (29.98, 42.80, 175296, 21.40)),
-    (("vllm", "0.19.0", "meta-llama/Llama-3.1-8B-Instruct", "bfloat16", "auto", "h100", "4", *H100), (3.77, 67.44, 2209792, 269.75)),
-    (("vllm", "0.19.0", "meta-llama/Llama-3.1-8B-Instruct", "bfloat16", "auto", "h100", "1", "4", *H100[1:]), (4.26, 69.80, 2257264, 275.54)),
-    (("vllm", "0.19.0", "openai/gpt-oss-20b", "mxfp4", "auto", "h100", "1", *H100), (13.64, 58.47, 1277184, 155.75)),
-    (("vllm", "0.19.0", "Qwen/Qwen1.5-MoE-A2.7B", "bfloat16", "auto", "h100", "1", *H100), (26.67, 45.83, 250304, 30.55)),
-    (("vllm", "0.19.0", "Qwen/Qwen3-8B", "bfloat16", "auto", "h100", "1", *H100), (15.27, 57.50, 418688, 51.11)),
-    (("vllm", "0.12.0", "openai/gpt-oss-20b", "mxfp4", "auto", "rtx-3090", "1", "1", "16384", "0.90", "32", "2048"), (13.7194, 7.12, 155584, 16.75)),
-    (("vllm", "0.12.0", "meta-llama/Llama-3.1-8B-Instruct", "bfloat16", "auto", "rtx-5090", "1", "1", "65536", "0.95", "64", "2048"), (14.9889, 14.31, 117232, 1.79)),
-    (("vllm", "0.6.3", "meta-llama/Llama-3.1-8B-Instruct", "bfloat16", "auto", "rtx-3090", "1", "1", "20000", "0.90", "", ""), (14.9888, 3.81, 31232, 1.56)),
-]  # fmt: skip
 
 
 def row_of(launch, status="ok"):
@@ -47,7 +32,9 @@ def predicted(row):
     return predict_memory_row(row, read_model(row["model_hf_id"], offline=True), device(row["gpu"]))
 
 
-@pytest.mark.parametrize(("launch", "printed"), STARTED, ids=lambda value: "-".join(map(str, value[:8])))
+@pytest.mark.parametrize(
+    ("launch", "printed"), rows("starts")["started"], ids=lambda value: "-".join(map(str, value[:8]))
+)
 def test_budget_is_what_the_engine_printed(launch, printed):
     found = predicted(row_of(launch))
     for name, value in zip(PRINTED, printed, strict=True):

@@ -22,10 +22,7 @@ GUIDE = {
     "rtx-pro-4500": {"1g.16gb": 2, "2g.32gb": 1},
 }
 """Number of instances, as the tables of the user guide have it."""
-LISTED = {
-    "a100-sxm-40gb": [14, 14, 28, 42, 56, 98],
-    "h100-sxm": [16, 26, 32, 60, 64, 132],
-}
+LISTED = {"a100-sxm-40gb": [14, 14, 28, 42, 56, 98], "h100-sxm": [16, 26, 32, 60, 64, 132]}
 """SM, as `nvidia-smi mig -lgip` prints it."""
 CUT = [
     ("a100-sxm-40gb", ["3g.20gb", "2g.10gb", "1g.5gb", "1g.5gb"]),

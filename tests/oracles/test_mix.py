@@ -15,6 +15,7 @@ from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.multiples import below_and_above, prompt_tokens, thresholds
 from capplan.workload.request_class import RequestClass
+from tests.files import written_to
 from tests.plan_files import choice
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -102,9 +103,7 @@ def test_thresholds_are_quantiles_of_all_requests():
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory):
-    path = tmp_path_factory.mktemp("mix") / "two.yaml"
-    path.write_text(TWO)
-    return path
+    return written_to(tmp_path_factory.mktemp("mix") / "two.yaml", TWO)
 
 
 def fleet(capplan, path, *words):
@@ -319,20 +318,6 @@ def test_the_mix_of_two_classes_is_the_cheapest_fleet_of_each(capplan, two):
         assert mix["usd_per_month"] == pytest.approx(apart)
     else:
         assert "no mix costs less" in mix["reason"]
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        (["mix=some"], "fleet.mix"),
-        (["mix=any", "max_gpus=4"], "not with fleet.max_gpus"),
-        (["mix=any", "disaggregation=allowed"], "not with fleet.disaggregation"),
-    ],
-)
-def test_what_cannot_be_mixed_is_refused(capplan, two, keys, said):
-    assert said in capplan.refused(
-        "fleet", two, "--offline", *(word for key in keys for word in ("--set", f"fleet.{key}"))
-    )
 
 
 def test_values_of_a_distribution_are_its_quantiles():

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from capplan.questions.fleet import asked_fleet, part_of
 from capplan.questions.plans.plan_file import answered, asked_of_plan
 from capplan.questions.plans.plan_verification import planned
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.plan_files import choice
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -31,9 +31,7 @@ prices: {per_gpu_hour: {l4: 0.1 $/h, h100-sxm: 4 $/h}}
 
 
 def written(folder, classes=f"{CHAT}, {DOCUMENTS}", more=""):
-    path = folder / "saving.yaml"
-    path.write_text(TEXT.replace("CLASSES", classes) + more)
-    return path
+    return written_to(folder / "saving.yaml", TEXT.replace("CLASSES", classes) + more)
 
 
 def fleet(capplan, path, *words):
@@ -305,18 +303,3 @@ def test_a_mix_that_drafts_is_read_again_simulated_and_exported_group_by_group(c
     assert min(yields) <= simulated["tokens_per_step"] <= max(yields)
     explained = capplan("explain", plan, "groups[0].tpot_s.p95", "--format", "json")
     assert explained.code == 0, explained.err
-
-
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        ("fleet.max_gpus=40", "fleet.max_machines limits each kind"),
-        ("fleet.disaggregation=allowed", "pairs are not searched for part of the requests"),
-        (
-            "speculation={draft_step_time: 1 ms, draft_tokens: 3, acceptance: 50 %}",
-            "a stated time is that of one kind of GPU",
-        ),
-    ],
-)
-def test_what_a_mix_has_not_is_refused_with_the_reason(capplan, tmp_path, words, why):
-    assert why in capplan.refused("fleet", written(Path(tmp_path)), "--offline", "--set", words)

@@ -15,6 +15,7 @@ from capplan.serving.requests import Requests
 from capplan.workload.length import fixed
 from capplan.workload.multiples import share_of
 from capplan.workload.request_class import RequestClass
+from tests.files import written_to
 from tests.plan_files import choice
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -46,8 +47,7 @@ prices:
 @pytest.fixture(scope="module")
 def owned(tmp_path_factory):
     """Four L40S that are there already and no more of them, and H100 to rent."""
-    path = tmp_path_factory.mktemp("owned") / "own.yaml"
-    path.write_text(OWN)
+    path = written_to(tmp_path_factory.mktemp("owned") / "own.yaml", OWN)
     (path.parent / "prices.yaml").write_text(PRICES)
     return path
 
@@ -55,15 +55,11 @@ def owned(tmp_path_factory):
 @pytest.fixture(scope="module")
 def of_users(owned):
     """The same machines, for users of two classes who wait for their answers."""
-    path = owned.parent / "users.yaml"
-    path.write_text(USERS)
-    return path
+    return written_to(owned.parent / "users.yaml", USERS)
 
 
 def fleet(capplan, path, *words):
-    ran = capplan("fleet", path, "--offline", "--format", "json", *words)
-    assert ran.code == 0, ran.err
-    return json.loads(ran.out)["result"]
+    return capplan.result("fleet", path, "--offline", "--format", "json", *words)
 
 
 def test_what_is_there_takes_a_share_of_each_class_and_the_rest_is_rented(capplan, owned):
@@ -105,9 +101,13 @@ def test_no_share_is_cheaper_than_the_one_that_is_found(capplan, owned):
 
     def least(device, share):
         ran = capplan(
-            "fleet", owned, "--offline", "--format", "json", "--hardware", device, "--set", f"traffic[0].request_rate={45 * share}",
-            "--set", f"traffic[1].request_rate={15 * share}", "--set", f"traffic[1].arrival_cv={(1 + 3 * share) ** 0.5}",
-        )  # fmt: skip
+            f"fleet {owned} --offline --format json --hardware {device} --set",
+            f"traffic[0].request_rate={45 * share}",
+            "--set",
+            f"traffic[1].request_rate={15 * share}",
+            "--set",
+            f"traffic[1].arrival_cv={(1 + 3 * share) ** 0.5}",
+        )
         found = json.loads(ran.out)["result"]
         return choice(found, "cheapest")["usd_per_hour"] if found["choices"] else np.inf
 
@@ -120,9 +120,7 @@ def test_shares_are_kept_simulated_exported_and_billed(capplan, owned, tmp_path)
     plan = tmp_path / "plan.json"
     assert capplan("fleet", owned, "--offline", "--set", "fleet.mix=shares", "-o", plan).code == 0
     chosen = json.loads(plan.read_text())["result"]["chosen"]
-    ran = capplan("simulate", "--plan", plan, "--offline", "--format", "json")
-    assert ran.code == 0, ran.err
-    assert json.loads(ran.out)["result"]["missed"] == []
+    assert capplan.result("simulate", "--plan", plan, "--offline")["missed"] == []
     bill = json.loads(capplan("bill", "--plan", plan, "--offline", "--format", "json").out)["result"]
     assert bill["usd_per_month"] == pytest.approx(chosen["usd_per_month"])
     words = " and ".join(f"{group['requests']['share']:.0%} of each class" for group in chosen["groups"])

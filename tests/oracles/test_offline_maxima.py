@@ -16,8 +16,8 @@ from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.scenario.flags import ServingFlags
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
+from tests.constant_steps import constant_steps
 
 ROW = {
     "kind": "offline_max", "engine": "trtllm", "engine_version": "1.0", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct",
@@ -66,8 +66,7 @@ def test_a_stated_number_of_requests_is_kept_with_its_drain():
 
 def test_the_steady_rate_of_slots_is_worked_out_by_hand():
     """Four slots, an answer of one token, steps of one second: four requests a second, though the last of them fills no batch."""
-    one = np.array([1.0])
-    table = StepTable(one, one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    table = constant_steps()
     engine = EngineSetup(table, Scheduling("mixed", 4, 64), kv_blocks=100)
     tokens = np.full(41, 3)
     outcome = simulate(Requests(tokens, np.full(41, 1)), engine)
@@ -79,8 +78,7 @@ def test_the_steady_rate_of_slots_is_worked_out_by_hand():
 
 
 def test_too_few_requests_have_no_steady_rate():
-    one = np.array([1.0])
-    table = StepTable(one, one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    table = constant_steps()
     engine = EngineSetup(table, Scheduling("mixed", 40, 640), kv_blocks=100)
     assert steady_rates(simulate(Requests(np.full(41, 3), np.full(41, 1)), engine)) is None
 

@@ -194,7 +194,7 @@ class Brute:
             for phase in (prefill_question, decode_question)
         ]
         self.replicas = {
-            size: replica_of(spec_of_layout(item.layout, item.weight_dtype, self.question))
+            size: replica_of(spec_of_layout(item.layout, self.question))
             for size, item in self.candidates[1].items()
         }
         self._enough = {}
@@ -206,7 +206,7 @@ class Brute:
     def slower(self, candidates, size):
         """Return how slow the replicas of a pool may be, by the step times of their layout."""
         layout = candidates[size]
-        network, targets = self.question.networks[layout.weight_dtype], self.question.slo.targets
+        network, targets = self.question.networks[layout.layout.weight_format], self.question.slo.targets
         spread = self.question.slowness(targets, network, layout.usual_step_s, layout.layout.device)
         return spread.quantile(self.question.slo.confidence)
 

@@ -109,8 +109,6 @@ def test_services_on_machines_that_are_there_already_share_what_is_free(capplan,
         paths.append(tmp_path / f"{name}.yaml")
         owned = SCENARIO.format(name=name, curve="evening").replace("fleet: {", "fleet: {own: {4 x l4: 20}, ")
         paths[-1].write_text(owned.replace("per_gpu_hour: {l4: 1 $/h}, ", ""))
-    ran = capplan("bill", paths[0], "--with", paths[1], "--offline", "--format", "json")
-    assert ran.code == 0, ran.err
-    result = json.loads(ran.out)["result"]
+    result = capplan.result("bill", paths[0], "--with", paths[1], "--offline")
     costs = [(service["separate_usd"], service["shared_usd"]) for service in result["services"]]
     assert costs == [(pytest.approx(300.0), pytest.approx(300.0))] * 2  # people

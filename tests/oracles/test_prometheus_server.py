@@ -120,18 +120,7 @@ def test_check_and_replan_read_the_server(with_a_past, tmp_path, capsys):
 
     plan = str(tmp_path / "plan.json")
     assert main(["fleet", str(ROOT / "tests/golden/small.yaml"), "--offline", "-o", plan]) == 0
-    asked = [
-        "--plan",
-        plan,
-        "--prometheus",
-        with_a_past,
-        "--window",
-        "2d",
-        "--model-name",
-        "m",
-        "--format",
-        "json",
-    ]
+    asked = shlex.split(f"--plan {plan} --prometheus {with_a_past} --window 2d --model-name m --format json")
     capsys.readouterr()
     code = main(["check", *asked])
     checked = json.loads(capsys.readouterr().out)["result"]

@@ -9,10 +9,9 @@ import statistics
 
 import pytest
 
-from capplan.errors import CapplanError, InputError
-from capplan.families.config import Config
+from capplan.errors import InputError
 from capplan.families.model_config import read_network
-from capplan.families.quantization.network_formats import METHODS, quantised, read_scheme
+from capplan.families.quantization.network_formats import quantised
 from capplan.memory.capacity import stages_of
 from capplan.memory.rank import rank_weight_bytes
 from capplan.model.parameters import weight_bytes
@@ -25,189 +24,11 @@ from capplan.model.weight_format import (
     weight_format_assumptions,
 )
 from capplan.readers.catalogue.models import read_model, shipped_config, shipped_id
+from tests.checkpoints import checkpoint, formats
+from tests.tables import rows
 
 GIB = 2**30
-
-
-def llama(**section):
-    config = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4,
-              "num_attention_heads": 4, "vocab_size": 128}  # fmt: skip
-    return quantised(read_network(config, "tiny"), config | {"quantization_config": section})
-
-
-def mixture(**section):
-    config = {"model_type": "qwen3_moe", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3,
-              "num_attention_heads": 4, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
-              "vocab_size": 128}  # fmt: skip
-    return quantised(read_network(config, "tiny"), config | {"quantization_config": section})
-
-
-def formats(network, layer=0):
-    """Return the format of each matrix of a layer, by name."""
-    found = {p.name: p.weight_format for p in network.layers[layer].projections}
-    experts = network.layers[layer].experts
-    return found | ({"experts": experts.weight_format} if experts else {})
-
-
-GROUP = {
-    "targets": ["Linear"],
-    "weights": {"num_bits": 4, "type": "int", "group_size": 128, "symmetric": True},
-}
-SECTIONS = {
-    "fp8 in blocks": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block"),
-    "fp8 per tensor": ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8"),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "w4a16-g128-zp"),
-    "gptq": ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "w4a16-g32-zp"),
-    "gptq per channel": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "w8a16-zp"),
-    "auto-round": ({"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True}, "w4a16-g128-zp"),
-    "compressed int4": ({"quant_method": "compressed-tensors", "config_groups": {"group_0": GROUP},
-                         "ignore": ["lm_head"]}, "w4a16-g128"),
-    "bitsandbytes 8": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
-    "bitsandbytes 4": ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "nf4"),
-    "modelopt nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4"),
-    "modelopt without a method": ({"quant_algo": "FP8", "ignore": ["lm_head"]}, "fp8"),
-    "quark mxfp4": ({"quant_method": "quark",
-                     "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}}}, "mxfp4"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", SECTIONS)
-def test_attention_and_feed_forward_take_the_format_of_the_config(name):
-    section, expected = SECTIONS[name]
-    network = llama(**section)
-    assert set(formats(network).values()) == {expected}
-    assert network.lm_head.weight_format == network.embedding_format == "bf16"
-
-
-def test_routers_stay_in_16_bit():
-    assert formats(mixture(quant_method="fp8", weight_block_size=[128, 128]))["router"] == "bf16"
-
-
-def test_mxfp4_applies_to_experts_only():
-    found = formats(
-        mixture(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "lm_head"])
-    )
-    assert found == {"qkv": "bf16", "o": "bf16", "router": "bf16", "experts": "mxfp4"}
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    ["model.layers.1.self_attn*", "re:.*layers\\.1\\.self_attn\\.(q|k|v)_proj",
-     "language_model.model.layers.1.self_attn", "model.language_model.layers.1.self_attn*"],
-)  # fmt: skip
-def test_a_name_left_out_keeps_its_layer_in_16_bit(pattern):
-    network = llama(quant_method="modelopt", quant_algo="NVFP4", exclude_modules=["lm_head", pattern])
-    assert formats(network, 1)["qkv"] == "bf16"
-    assert formats(network, 0)["qkv"] == formats(network, 1)["gate_up"] == "nvfp4"
-
-
-def test_a_layer_left_out_is_not_another_layer_that_starts_with_its_digits():
-    config = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 12,
-              "num_attention_heads": 4, "vocab_size": 128}  # fmt: skip
-    section = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["model.layers.1.*"]}
-    network = quantised(read_network(config, "t"), config | {"quantization_config": section})
-    assert [formats(network, i)["o"] for i in (0, 1, 10, 11)] == ["nvfp4", "bf16", "nvfp4", "nvfp4"]
-
-
-def test_vision_names_do_not_touch_the_text_layers():
-    network = llama(
-        quant_method="compressed-tensors",
-        config_groups={"group_0": GROUP},
-        ignore=["vision_model.model.layers.0.self_attn.q_proj", "model.visual.blocks.0.attn.qkv", "lm_head"],
-    )
-    assert set(formats(network).values()) == {"w4a16-g128"}
-
-
-def test_mixed_precision_takes_each_module_as_listed():
-    layers = {f"model.layers.{i}.self_attn.{p}_proj": {"quant_algo": "FP8"} for i in range(3) for p in "qkvo"}
-    layers |= {
-        f"model.layers.{i}.mlp.experts.{e}.{matrix}_proj": {"quant_algo": "NVFP4", "group_size": 16}
-        for i in range(3)
-        for e in range(4)
-        for matrix in ("gate", "up", "down")
-    }
-    layers["lm_head"] = {"quant_algo": "W4A16_NVFP4", "group_size": 16}
-    network = mixture(quant_method="modelopt", quant_algo="MIXED_PRECISION", quantized_layers=layers)
-    assert formats(network, 2) == {"qkv": "fp8", "o": "fp8", "router": "bf16", "experts": "nvfp4"}
-    assert network.lm_head.weight_format == "nvfp4_w4a16"
-
-
-@pytest.mark.parametrize(
-    ("section", "expected"),
-    [
-        ({"kv_cache_scheme": {"num_bits": 8, "type": "float", "dynamic": False}}, "fp8"),
-        ({"kv_cache_scheme": "FP8"}, "fp8"),
-        ({"kv_cache_scheme": "static"}, "fp8"),
-        ({"kv_cache_quant_algo": "NVFP4"}, "nvfp4"),
-        ({"kv_cache_scheme": None}, None),
-        ({}, None),
-    ],
-)
-def test_the_cache_format_is_what_the_checkpoint_asks_for(section, expected):
-    assert llama(quant_method="modelopt", quant_algo="FP8", **section).kv_format == expected
-
-
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ({"quant_method": "hqq"}, "quant_config"),
-        ({"quant_method": "spqr"}, "spqr"),
-        ({"quant_method": "torchao", "quant_type": {"default": {"_type": "UIntXWeightOnlyConfig"}}}, "UIntX"),
-        ({"quant_method": "auto-round", "data_type": "nv_fp", "bits": 8}, "nv_fp"),
-        ({"quant_method": "gptq", "dynamic": {"+:.*": 4}}, "dynamic"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"g": {"weights": {"num_bits": 8, "type": "float"}}},
-                "sparsity_config": {"format": "sparse-bitmask"},
-            },
-            "sparse-bitmask",
-        ),
-        ({"quant_method": 7}, "7"),
-        ({"quant_method": "modelopt", "quant_algo": "FP3"}, "FP3"),
-        ({"quant_method": "fp8", "weight_block_size": [0, 64]}, "[0, 64]"),
-        ({"quant_method": "awq", "bits": 1}, "bits"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 3}, "group_size"),
-        ({"quant_method": "compressed-tensors"}, "config_groups"),
-        ({"quant_method": "fp8", "modules_to_not_convert": "lm_head"}, "modules_to_not_convert"),
-        ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["re:("]}, "regular expression"),
-        ({"quant_method": "fp8", "kv_cache_scheme": "fp3"}, "fp3"),
-        ({"quant_method": "fp8", "kv_cache_scheme": {"num_bits": []}}, "num_bits"),
-        (
-            {"quant_method": "compressed-tensors", "config_groups": {"g": GROUP | {"targets": "Linear"}}},
-            "targets",
-        ),
-        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": 3}}}, "config_groups.g"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": "32"}}},
-            },
-            "group_size",
-        ),
-        (
-            {
-                "quant_method": "modelopt",
-                "quantized_layers": {"lm_head": {"quant_algo": "FP8", "group_size": [1]}},
-            },
-            "group_size",
-        ),
-        ({"quant_method": "modelopt", "quantized_layers": {"lm_head": "FP8"}}, "quant_algo"),
-    ],
-)
-def test_what_is_not_understood_is_refused_with_its_place(section, words):
-    with pytest.raises(CapplanError, match="quantization_config") as error:
-        llama(**section)
-    assert words in str(error.value)
-
-
-def test_an_unknown_method_lists_the_known_ones():
-    with pytest.raises(InputError) as error:
-        read_scheme(Config({"quant_method": "quip"}, "config.json", "quantization_config."))
-    assert all(method in str(error.value) for method in METHODS)
-
-
-# --- sizes that others published ---------------------------------------------------------------
+MIXTURE = checkpoint("mixture", {})
 
 
 def test_nvfp4_llama_3_3_70b_is_as_large_as_its_files():
@@ -223,27 +44,6 @@ def test_gpt_oss_is_as_large_as_its_model_card_says(model, size_gib):
     assert weight_bytes(read_model(model, offline=True)) / GIB == pytest.approx(size_gib, abs=0.05)
 
 
-LOGGED = [
-    # model, weight dtype asked for, tensor parallel, pipeline parallel, GiB per device as vLLM logged it
-    ("meta-llama/Llama-3.1-8B-Instruct", None, 1, 1, 14.99),
-    ("meta-llama/Llama-3.1-8B-Instruct", "fp8", 1, 1, 8.49),
-    ("meta-llama/Llama-3.1-8B-Instruct", "fp32", 1, 1, 29.98),
-    ("meta-llama/Llama-3.1-8B-Instruct", None, 4, 1, 3.77),
-    ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", None, 1, 1, 5.38),
-    ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w8a8", None, 1, 1, 8.49),
-    ("RedHatAI/Mistral-Small-3.1-24B-Instruct-2503-quantized.w8a8", None, 1, 1, 24.07),
-    ("mistralai/Mistral-Small-3.1-24B-Instruct-2503", None, 1, 1, 44.76),
-    ("Qwen/Qwen2.5-72B-Instruct", None, 2, 1, 67.8),
-    ("Qwen/Qwen1.5-MoE-A2.7B", None, 1, 1, 26.67),
-    ("Qwen/Qwen3.5-4B", None, 1, 1, 8.61),
-    ("deepseek-ai/DeepSeek-V2-Lite-Chat", None, 1, 1, 29.43),
-    ("codellama/CodeLlama-7b-hf", None, 1, 1, 12.56),
-    ("google/gemma-2-27b-it", None, 1, 1, 50.72),
-    ("microsoft/phi-2", None, 1, 1, 5.19),
-    ("ibm-granite/granite-vision-3.3-2b", None, 1, 1, 5.54),
-]
-
-
 def logged_gib(model, dtype, tensor, pipeline):
     network = read_model(model, offline=True, weight_dtype=dtype)
     sharding = Sharding(tensor=float(tensor))
@@ -251,7 +51,7 @@ def logged_gib(model, dtype, tensor, pipeline):
     return max(float(rank_weight_bytes(stage, network, sharding)) for stage in stages) / GIB
 
 
-@pytest.mark.parametrize(("model", "dtype", "tensor", "pipeline", "gib"), LOGGED)
+@pytest.mark.parametrize(("model", "dtype", "tensor", "pipeline", "gib"), rows("starts")["weights"])
 def test_weights_per_device_are_the_logged_ones(model, dtype, tensor, pipeline, gib):
     """Half a percent, and half a unit of the second decimal that the log prints."""
     assert logged_gib(model, dtype, tensor, pipeline) == pytest.approx(gib, rel=0.005, abs=0.005)
@@ -317,18 +117,18 @@ def test_a_config_with_22000_module_names_gives_what_its_patterns_give(measured)
 
 @pytest.mark.parametrize("dtype", ["fp8", "int8", "int4", "nvfp4", "mxfp4", "w4a16-g64-zp"])
 def test_a_dtype_applies_to_matrices_and_leaves_the_rest_in_16_bit(dtype):
-    network = in_weight_format(mixture(), dtype)
+    network = in_weight_format(MIXTURE, dtype)
     assert formats(network)["router"] == network.lm_head.weight_format == network.embedding_format == "bf16"
     assert formats(network)["qkv"] == formats(network)["experts"] == dtype
-    assert weight_format_assumptions(mixture(), dtype)
+    assert weight_format_assumptions(MIXTURE, dtype)
 
 
 def test_bf16_undoes_a_quantised_checkpoint():
-    assert in_weight_format(mixture(quant_method="fp8"), "bf16") == mixture()
+    assert in_weight_format(checkpoint("mixture", {"quant_method": "fp8"}), "bf16") == MIXTURE
 
 
 def test_a_checkpoint_keeps_its_own_form_of_the_dtype_it_is_in():
-    network = llama(quant_method="fp8", weight_block_size=[128, 128])
+    network = checkpoint("llama", {"quant_method": "fp8", "weight_block_size": [128, 128]})
     assert in_weight_format(network, "fp8") == network
     assert weight_format_assumptions(network, "fp8") == ()
     assert stored_dtypes(network) == {"fp8"}
@@ -344,21 +144,7 @@ def test_bytes_per_element_include_the_scales():
 
 def test_an_unknown_weight_dtype_is_refused():
     with pytest.raises(InputError, match="did you mean"):
-        in_weight_format(llama(), "fp88")
-
-
-def test_aqlm_takes_the_bits_of_its_codes():
-    """The section of ISTA-DASLab/Llama-2-7b-AQLM-2Bit-1x16-hf: one code of 16 bits for 8 weights, 2 bits each."""
-    section = {
-        "quant_method": "aqlm", "in_group_size": 8, "out_group_size": 1, "num_codebooks": 1, "nbits_per_codebook": 16,
-        "linear_weights_not_to_quantize": ["model.embed_tokens.weight", "lm_head.weight", "model.layers.0.mlp.down_proj.weight"],
-    }  # fmt: skip
-    held = llama(**section)
-    every = dict.fromkeys(formats(held, 1), "aqlm-1x16-g8")
-    assert formats(held, 1) == every
-    assert formats(held, 0) == {**every, "down": "bf16"}
-    with pytest.raises(InputError, match="num_codebooks"):
-        llama(**{**section, "num_codebooks": 99})
+        in_weight_format(MIXTURE, "fp88")
 
 
 def test_70_billion_parameters_in_int4_take_35_gb_and_their_scales():

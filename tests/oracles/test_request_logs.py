@@ -6,18 +6,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-import yaml
 
 from capplan.errors import InputError
 from capplan.recorded.traces.request_logs import log_formats
 from capplan.recorded.traces.rows import seconds_of
 from capplan.recorded.traces.trace import format_of, read_trace, workload_of
+from tests.tables import rows
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = yaml.safe_load((ROOT / "tests/rows/request_logs.yaml").read_text(encoding="utf-8"))
+ROWS = rows("request_logs")
 
 
-def rows(kind):
+def each(kind):
     return pytest.mark.parametrize("row", ROWS[kind], ids=[row["name"] for row in ROWS[kind]])
 
 
@@ -32,7 +32,7 @@ def path(row, tmp_path):
     return file
 
 
-@rows("read")
+@each("read")
 def test_request_logs_are_read(row, path):
     found = workload_of([path])
     seconds = found.rate.seconds
@@ -48,7 +48,7 @@ def test_request_logs_are_read(row, path):
     assert replayed.arrival_s.tolist() == pytest.approx([0.0, seconds])
 
 
-@rows("usage")
+@each("usage")
 def test_usage_exports_give_rates_by_window_and_mean_lengths(row, path):
     found = workload_of([path])
     assert [found.requests, found.rate.mean, found.rate.peak_60s] == row["rates"]
@@ -60,7 +60,7 @@ def test_usage_exports_give_rates_by_window_and_mean_lengths(row, path):
         read_trace(path)
 
 
-@rows("two_requests")
+@each("two_requests")
 def test_a_row_that_is_no_request_says_nothing_of_the_others(row, path):
     found = workload_of([path])
     assert (found.requests, found.rate.seconds, found.input_tokens.mean) == (2, 4.0, 5)
@@ -68,7 +68,7 @@ def test_a_row_that_is_no_request_says_nothing_of_the_others(row, path):
     assert [line.split()[0] for line in found.omissions] == [str(left_out)] * bool(left_out)
 
 
-@rows("refused")
+@each("refused")
 def test_what_is_no_request_log_says_so(row, path):
     with pytest.raises(InputError) as refused:
         workload_of([path])

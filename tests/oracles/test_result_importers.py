@@ -9,185 +9,24 @@ import pytest
 from capplan.engine.versions import named_engine
 from capplan.errors import InputError
 from capplan.recorded.results.read import read_results, request_log
+from tests.files import written_to
+from tests.tables import rows
 
 TTFT_S, TPOT_S, INPUT, OUTPUT = 0.25, 0.010, 100.0, 21.0
 E2E_S = TTFT_S + (OUTPUT - 1) * TPOT_S
 """The same run in every format: 8 requests of 100 tokens in and 21 out, 4 at a time, in 1.8 s."""
-RUN = {"requests": 8, "duration": 1.8, "concurrency": 4}
 
 
-def latencies(unit, **names):
-    values = {"ttft": TTFT_S, "tpot": TPOT_S, "itl": TPOT_S, "e2e": E2E_S}
-    return {
-        f"{kind}_{name}": values[key] * unit
-        for key, name in names.items()
-        for kind in ("mean", "median", "p99")
-    }
+SAME_RUN = rows("results")
+"""The same run in every format."""
 
 
 def vllm_serve(**more):
-    return {
-        "date": "20260101-000000", "backend": "vllm", "model_id": "m", "num_prompts": 8, "request_rate": "inf",
-        "max_concurrency": 4, "duration": 1.8, "completed": 8, "total_input_tokens": 800, "total_output_tokens": 168,
-        "request_throughput": 8 / 1.8, "output_throughput": 168 / 1.8, "total_token_throughput": 968 / 1.8,
-        **latencies(1e3, ttft="ttft_ms", tpot="tpot_ms", itl="itl_ms", e2e="e2el_ms"), **more,
-    }  # fmt: skip
-
-
-def spread(value):
-    return {"mean": value, "median": value, "p90": value, "p99": value}
-
-
-def metric(value, unit):
-    return {"unit": unit, "avg": value, "p50": value, "p99": value}
-
-
-SGLANG = {
-    "backend": "sglang", "dataset_name": "random", "request_rate": float("inf"), "max_concurrency": 4,
-    "sharegpt_output_len": None, "duration": 1.8, "completed": 8, "total_input_tokens": 800, "total_output_tokens": 168,
-    "request_throughput": 8 / 1.8, "output_throughput": 168 / 1.8, "total_throughput": 968 / 1.8, "concurrency": 3.9,
-    **latencies(1e3, ttft="ttft_ms", tpot="tpot_ms", itl="itl_ms", e2e="e2e_latency_ms"),
-}  # fmt: skip
-AIPERF = {
-    "schema_version": "1.4", "aiperf_version": "0.13.0",
-    "request_throughput": metric(8 / 1.8, "requests/sec"), "request_latency": metric(E2E_S * 1e3, "ms"),
-    "request_count": metric(8.0, "requests"), "time_to_first_token": metric(TTFT_S * 1e3, "ms"),
-    # the client's tokenizer cut each server token in two: 42 instead of 21, so its time per token is too small
-    "inter_token_latency": metric((E2E_S - TTFT_S) / 41 * 1e3, "ms"),
-    "output_token_throughput": metric(336 / 1.8, "tokens/sec"), "output_sequence_length": metric(42.0, "tokens"),
-    "input_sequence_length": metric(INPUT, "tokens"), "usage_completion_tokens": metric(OUTPUT, "tokens"),
-    "benchmark_duration": metric(1.8, "sec"), "input_config": {"loadgen": {"concurrency": 4}},
-}  # fmt: skip
-GUIDELLM_METRICS = {
-    "requests_per_second": {"successful": spread(8 / 1.8)},
-    "request_latency": {"successful": spread(E2E_S)},
-    "request_concurrency": {"successful": spread(4.0)},
-    "prompt_token_count": {"successful": spread(INPUT)},
-    "output_token_count": {"successful": spread(OUTPUT)},
-    "time_to_first_token_ms": {"successful": spread(TTFT_S * 1e3)},
-    "inter_token_latency_ms": {"successful": spread(TPOT_S * 1e3)},
-    "time_per_output_token_ms": {"successful": spread(E2E_S / OUTPUT * 1e3)},
-    "output_tokens_per_second": {"successful": spread(168 / 1.8)},
-}
-GUIDELLM_2 = {
-    "metadata": {"version": 2, "guidellm_version": "0.8.0"},
-    "config": {"spec": {"backend": {"model": "m"}}},
-    "benchmarks": [
-        {
-            "config": {"strategy": {"type_": "concurrent", "streams": 4}},
-            "scheduler_metrics": {"requests_made": {"successful": 8, "errored": 0}},
-            "metrics": GUIDELLM_METRICS,
-            "duration": 1.8,
-        }
-    ],
-}
-GUIDELLM_1 = {
-    "benchmarks": [
-        {
-            "args": {"strategy": {"type_": "concurrent", "streams": 4}},
-            "run_stats": {"requests_made": {"successful": 8, "errored": 0}},
-            "metrics": GUIDELLM_METRICS,
-            "run_duration": 1.8,
-        }
-    ]
-}
-INFERENCE_PERF = {
-    "load_summary": {"count": 8, "send_duration": 1.8, "requested_rate": 4.4, "concurrency": 4},
-    "successes": {
-        "count": 8,
-        "latency": {
-            "request_latency": spread(E2E_S),
-            # the server sent each token in two chunks
-            "time_per_output_token": spread(TPOT_S / 2),
-            "time_to_first_token": spread(TTFT_S),
-            "inter_token_latency": spread(TPOT_S / 2),
-        },
-        "throughput": {"output_tokens_per_sec": 168 / 1.8, "requests_per_sec": 8 / 1.8},
-        "prompt_len": spread(INPUT),
-        "output_len": spread(OUTPUT),
-    },
-    "failures": {"count": 0},
-}
-TRTLLM = {
-    "engine": {"model": "m", "version": "1.0.0"}, "machine": {"name": "NVIDIA H100"},
-    "world_info": {"tp_size": 2, "pp_size": 1, "ep_size": -1, "issue_rate": -1.0},
-    "request_info": {"num_requests": 8, "avg_num_concurrent_requests": 4, "avg_input_length": 100, "avg_output_length": 21},
-    "performance": {
-        "total_latency_ms": 1800, "avg_request_latency_ms": E2E_S * 1e3, "request_throughput_req_s": 8 / 1.8,
-        "system_output_throughput_tok_s": 168 / 1.8, "request_latency_percentiles_ms": {"p50": E2E_S * 1e3},
-    },
-    "streaming_metrics": {"avg_ttft_ms": TTFT_S * 1e3, "avg_tpot_ms": TPOT_S * 1e3},
-}  # fmt: skip
-INFERENCEX = {
-    "hw": "h100", "conc": 4, "model": "m", "framework": "vllm", "tp": 2, "pp": 1, "ep": 1, "isl": 100, "osl": 21,
-    "dp_attention": "false", "output_tput_per_gpu": 168 / 1.8 / 2, "tput_per_gpu": 968 / 1.8 / 2,
-    **latencies(1.0, ttft="ttft", tpot="tpot", e2e="e2el"),
-}  # fmt: skip
-LLMD_1 = {
-    "version": "0.1",
-    "scenario": {
-        "host": {"accelerator": [{"model": "H100", "parallelism": {"tp": 2, "pp": 1, "dp": 1, "ep": 1}}]},
-        "platform": {"engine": [{"name": "vllm", "version": "0.9"}]},
-        "model": {"name": "m"},
-        "load": {"args": {"max_concurrency": 4}},
-    },
-    "metrics": {
-        "time": {"duration": 1.8},
-        "requests": {
-            "total": 8,
-            "failures": 0,
-            "input_length": spread(INPUT),
-            "output_length": spread(OUTPUT),
-        },
-        "latency": {
-            "request_latency": {"units": "ms", "mean": E2E_S * 1e3},
-            "time_per_output_token": {"units": "ms/token", "mean": TPOT_S * 1e3},
-            "time_to_first_token": {"units": "s", "mean": TTFT_S},
-        },
-        "throughput": {"requests_per_sec": 8 / 1.8, "output_tokens_per_sec": 168 / 1.8},
-    },
-}
-LLMD_2 = {
-    "version": "0.2.1",
-    "scenario": {
-        "load": {"standardized": {"concurrency": 4, "tool": "inference-perf"}},
-        "stack": [
-            {
-                "standardized": {
-                    "kind": "inference_engine", "tool": "vllm", "model": {"name": "m"}, "replicas": 1,
-                    "accelerator": {"model": "H100", "parallelism": {"tp": 2, "pp": 1, "dp": 1, "ep": 1}},
-                }
-            }
-        ],
-    },
-    "results": {"request_performance": {"aggregate": {
-        "requests": {"total": 8, "failures": 0, "input_length": spread(INPUT), "output_length": spread(OUTPUT)},
-        "latency": {
-            "request_latency": {"units": "s", "mean": E2E_S},
-            "time_per_output_token": {"units": "s/token", "mean": TPOT_S},
-            "time_to_first_token": {"units": "ms", "mean": TTFT_S * 1e3},
-        },
-        "throughput": {"request_rate": {"mean": 8 / 1.8}, "output_token_rate": {"mean": 168 / 1.8}},
-    }}},
-}  # fmt: skip
-SAME_RUN = {
-    "vllm bench serve": vllm_serve(),
-    "sglang": SGLANG,
-    "aiperf": AIPERF,
-    "guidellm 2": GUIDELLM_2,
-    "guidellm 1": GUIDELLM_1,
-    "inference-perf": INFERENCE_PERF,
-    "trtllm-bench": TRTLLM,
-    "inferencex": INFERENCEX,
-    "llm-d 0.1": LLMD_1,
-    "llm-d 0.2": LLMD_2,
-}
+    return SAME_RUN["vllm bench serve"] | more
 
 
 def written(folder, values, name="result.json"):
-    path = folder / name
-    path.write_text(json.dumps(values))
-    return path
+    return written_to(folder / name, values)
 
 
 @pytest.mark.parametrize("tool", SAME_RUN)
@@ -300,7 +139,11 @@ def test_llama_bench_rows_are_prefill_or_decode_by_what_they_generate(tmp_path):
 
 
 def test_genai_perf_is_aiperf_without_a_schema_version(tmp_path):
-    values = {key: value for key, value in AIPERF.items() if key not in ("schema_version", "aiperf_version")}
+    values = {
+        key: value
+        for key, value in SAME_RUN["aiperf"].items()
+        if key not in ("schema_version", "aiperf_version")
+    }
     (result,) = read_results(written(tmp_path, values))
     assert (result.tool, result.tpot_s.mean) == ("GenAI-Perf", pytest.approx(TPOT_S))
 
@@ -322,47 +165,11 @@ def test_a_log_of_aiperf_leaves_out_warm_up_and_errors(tmp_path):
         record(2 * 10**9, error={"code": 500}),
         record(3 * 10**9),
     ]
-    path = tmp_path / "profile_export.jsonl"
-    path.write_text("\n".join(map(json.dumps, lines)))
+    path = written_to(tmp_path / "profile_export.jsonl", "\n".join(map(json.dumps, lines)))
     (result,) = read_results(path)
     assert result.requests == 2
     assert result.notes == ("2 records of warm-up or with an error left out",)
     assert result.tpot_s.mean == pytest.approx(TPOT_S)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ('{"completed": 8, "num_prompts": 8}', "mean_ttft_ms is missing"),
-        ('{"weather": "fine"}', "not a result of a known tool"),
-        ('{"completed": 0, "mean_ttft_ms": 0}', "none of the requests"),
-        ('{"completed": 8, "mean_ttft_ms": "soon", "duration": 1}', "'soon' is not a number"),
-        ('{"completed": 8, "mean_ttft_ms": NaN, "duration": 1}', "not a number of at least 0"),
-        ('{"completed": 8, "mean_tt', "was the file cut short"),
-        ("[1, 2]", "item 0 is int"),
-        ("[]", "holds no results"),
-        ("", "is empty; a result of a benchmark is expected"),
-        ('{"metadata": {"version": 9}, "benchmarks": []}', "metadata.version: 9"),
-        ('{"metadata": {"version": 2}, "benchmarks": []}', "benchmarks is empty"),
-        ('{"version": "9.9", "scenario": {}, "metrics": {}}', "known: 0.1, 0.2"),
-        ('{"load_summary": {}, "successes": {}}', "successes.count is missing"),
-        ('{"load_summary": {}, "successes": {"count": 0}}', "measured nothing"),
-    ],
-)  # fmt: skip
-def test_a_file_that_is_no_complete_result_gives_one_clear_line(text, words, tmp_path):
-    path = tmp_path / "odd.json"
-    path.write_text(text)
-    with pytest.raises(InputError) as raised:
-        read_results(path)
-    first = str(raised.value).splitlines()[0]
-    assert words in first
-    assert str(path) in first
-
-
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    for path in (tmp_path / "absent.json", tmp_path):
-        with pytest.raises(InputError, match=path.name):
-            read_results(path)
 
 
 def test_a_result_without_requests_cannot_be_a_log(tmp_path):

@@ -20,6 +20,7 @@ from capplan.workload.length import empirical, fixed, lognormal
 from capplan.workload.request_class import RequestClass
 from capplan.workload.sessions import Sessions, drawn_turns
 from capplan.workload.statistics import hits_by_replica, session_reuse_by_age
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 AGENT = Sessions(lognormal(6.0, 0.5), lognormal(2500.0, 0.3), lognormal(400.0, 0.8), fixed(200.0), 40.0, 1500)
@@ -158,8 +159,7 @@ def test_turns_that_are_dealt_out_find_what_their_replica_has():
 
 @pytest.mark.long
 def test_bill_and_comparison_count_the_hits_of_sessions(capplan, tmp_path):
-    path = tmp_path / "agents.yaml"
-    path.write_text(SCENARIO)
+    path = written_to(tmp_path / "agents.yaml", SCENARIO)
     prefill = {}
     for hits in ("true", "false"):
         ran = capplan("bill", path, "--offline", "--format", "json", "--set", f"prefix_caching={hits}")

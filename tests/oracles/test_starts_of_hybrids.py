@@ -5,6 +5,8 @@ import re
 
 import pytest
 
+from tests.files import written_to
+
 WORDS = ("fit", "Qwen/Qwen3.6-27B", "--hardware", "h100", "--gpu-memory-utilization")
 REFUSED = [
     (("0.95", "--weight-dtype", "fp8", "--engine-version", "0.21.0"), 856),
@@ -64,8 +66,7 @@ def test_every_exported_engine_of_a_hybrid_starts_with_its_sequences(tmp_path, c
 
 
 def test_levers_of_a_hybrid_start_from_the_sequences_with_which_it_starts(tmp_path, capplan):
-    scenario = tmp_path / "hyb.yaml"
-    scenario.write_text(SCENARIO.replace("tensor_parallel: 2", "tensor_parallel: 1"))
+    scenario = written_to(tmp_path / "hyb.yaml", SCENARIO.replace("tensor_parallel: 2", "tensor_parallel: 1"))
     ran = capplan("levers", str(scenario), "--offline", "--lever", "max-num-seqs", "--format", "json")
     assert ran.code == 0, ran.err
     now = {int(found) for found in re.findall(r"max_num_seqs (\d+) ->", ran.out)}

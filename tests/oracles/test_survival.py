@@ -260,23 +260,3 @@ def test_the_default_is_one_machine_and_said(capplan, eights):
     assert "without 1 machine" in ran.out
     assert "with one machine gone" in ran.out
     assert "one machine more (eight, $2,920 per month)" in ran.out
-
-
-@pytest.mark.parametrize(
-    ("keys", "said"),
-    [
-        (["survive={machin: 1}"], "unknown domain 'machin': did you mean 'machine'"),
-        (["survive={machine: 1, rack: 1}"], "names one domain"),
-        (["survive={machine: -1}"], "-1"),
-        (["survive={zone: 3}", "zones=3"], "3 of 3 zones may fail"),
-        (["survive={machine: 1}", "zones=3"], "fleet.zones: belongs to survive: {zone: 1}"),
-        (["survive={zone: 1}", "own={8 x l4: 1}"], "leave fleet.own out"),
-        (["survive={machine: 1}", "spare_replicas=1"], "leave one of them out"),
-        (["max_unavailable=-1"], "fleet.max_unavailable"),
-        (["time_to_repair=0 h"], "fleet.time_to_repair"),
-    ],
-)
-def test_what_cannot_be_survived_is_refused(capplan, keys, said):
-    stated = keys if any("spare" in key for key in keys) else ["spare_replicas=null", *keys]
-    words = [word for key in stated for word in ("--set", f"fleet.{key}")]
-    assert said in capplan.refused("fleet", SMALL, "--offline", *words)

@@ -11,7 +11,11 @@ from capplan.errors import InputError
 from capplan.recorded.traces.trace import format_of, read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.workload_file import read_workload, workload_text
+from tests.files import written_to
+from tests.tables import rows
 
+TEXTS = rows("traces")
+SMALL, OLD_METRICS, LONG_AND_SHORT = (TEXTS[name] for name in ("formats", "metrics", "long_and_short"))
 PUBLISHED = {
     "AzureLLMInferenceTrace_code.csv.gz": (8819, 2047.8, 7303, 27.9, 90, 2.567, 4.18, 13.15),
     "AzureLLMInferenceTrace_conv.csv.gz": (19366, 1154.7, 4083, 211.1, 451, 5.530, 1.52, 1.09),
@@ -97,29 +101,8 @@ def test_a_server_s_own_log_and_its_counters_tell_the_same(measured, root, tmp_p
     assert counters.kv_cache_tokens == 27000 * 16
 
 
-OLD_METRICS = """# HELP vllm:request_success_total Count of successfully processed requests.
-vllm:request_success_total{finished_reason="stop",model_name="m"} 30.0
-vllm:request_success_total{finished_reason="length",model_name="m"} 10.0
-vllm:request_prompt_tokens_sum{model_name="m"} 4000.0
-vllm:request_prompt_tokens_count{model_name="m"} 40.0
-vllm:request_prompt_tokens_bucket{le="100.0",model_name="m"} 20.0
-vllm:request_prompt_tokens_bucket{le="200.0",model_name="m"} 40.0
-vllm:request_prompt_tokens_bucket{le="+Inf",model_name="m"} 40.0
-vllm:request_generation_tokens_sum{model_name="m"} 800.0
-vllm:request_generation_tokens_count{model_name="m"} 40.0
-vllm:time_per_output_token_seconds_sum{model_name="m"} 7.6
-vllm:time_per_output_token_seconds_count{model_name="m"} 760.0
-vllm:gpu_prefix_cache_hits_total{model_name="m"} 1000.0
-vllm:gpu_prefix_cache_queries_total{model_name="m"} 4000.0
-vllm:spec_decode_num_draft_tokens_total{model_name="m"} 100.0
-vllm:spec_decode_num_accepted_tokens_total{model_name="m"} 60.0
-vllm:spec_decode_num_drafts_total{model_name="m"} 25.0
-"""
-
-
 def test_old_metric_names_hits_and_acceptance_are_read(tmp_path):
-    path = tmp_path / "metrics.txt"
-    path.write_text(OLD_METRICS)
+    path = written_to(tmp_path / "metrics.txt", OLD_METRICS)
     found = workload_of([path])
     assert (found.requests, found.input_tokens.mean, found.output_tokens.mean) == (
         40,
@@ -147,37 +130,6 @@ def test_two_scrapes_give_what_happened_between_them(tmp_path):
     assert found.rate.mean == pytest.approx(0.1)
     assert found.input_tokens.mean == pytest.approx(12000 / 60)
     assert found.output_tokens.mean == pytest.approx(2400 / 60)
-
-
-SMALL = {
-    "Azure LLM inference trace": (
-        "a.csv",
-        "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,100,10\n2024-05-10 00:00:01.0099300,200,20\n2024-05-10 00:00:03.0,300,30\n",
-    ),
-    "BurstGPT": (
-        "b.csv",
-        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n5,ChatGPT,100,10,110,Conversation log\n6,GPT-4,200,20,220,API log\n8,ChatGPT,300,30,330,API log\n",
-    ),
-    "table of requests": ("c.csv", "timestamp;input;output\n0,5;100;10\n1,5;200;20\n3,5;300;30\n"),
-    "Qwen-Bailian": (
-        "d.jsonl",
-        "\n".join(
-            json.dumps({"chat_id": i, "parent_chat_id": -1, "timestamp": t, "input_length": n, "output_length": n // 10, "type": "text", "turn": 1, "hash_ids": list(range(-(-n // 16)))})
-            for i, (t, n) in enumerate([(0.0, 100), (1.0, 200), (3.0, 300)])
-        ),
-    ),
-    "Mooncake": (
-        "e.jsonl",
-        "\n".join(
-            json.dumps({"timestamp": t, "input_length": n, "output_length": n // 10, "hash_ids": [0]})
-            for t, n in [(0, 100), (1000, 200), (3000, 300)]
-        ),
-    ),
-    "log": (
-        "f.json",
-        json.dumps({"backend": "vllm", "completed": 3, "failed": 0, "duration": 5.0, "mean_ttft_ms": 100.0, "total_input_tokens": 600, "total_output_tokens": 60, "input_lens": [100, 200, 300], "output_lens": [10, 20, 30], "ttfts": [0.1, 0.1, 0.1], "itls": [[0.01] * 9, [0.01] * 19, [0.01] * 29], "start_times": [7.0, 8.0, 10.0], "errors": ["", "", ""]}),
-    ),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -229,9 +181,9 @@ def test_a_written_workload_is_the_traffic_of_a_scenario(tmp_path):
     arrivals = np.cumsum(random.exponential(0.5, 2000))
     inputs = np.rint(random.lognormal(6.5, 0.9, 2000)).astype(int) + 1
     outputs = np.rint(random.lognormal(5.0, 0.7, 2000)).astype(int) + 1
-    rows = zip(arrivals, inputs, outputs, strict=True)
+    drawn = zip(arrivals, inputs, outputs, strict=True)
     (tmp_path / "t.csv").write_text(
-        "timestamp,input,output\n" + "\n".join(f"{a:.6f},{i},{o}" for a, i, o in rows)
+        "timestamp,input,output\n" + "\n".join(f"{a:.6f},{i},{o}" for a, i, o in drawn)
     )
     found = workload_of([tmp_path / "t.csv"])
     (tmp_path / "w.yaml").write_text(workload_text(found))
@@ -294,20 +246,6 @@ def test_the_same_traffic_draws_the_same_picture(tmp_path):
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     with pytest.raises(InputError, match=r"'c.bmp' is not one of \.svg, \.png, \.pdf"):
         workload_picture(tmp_path / "c.bmp", found)
-
-
-LONG_AND_SHORT = """vllm:request_success_total{finished_reason="stop",model_name="m"} 40.0
-vllm:request_prompt_tokens_sum{model_name="m"} 43000.0
-vllm:request_prompt_tokens_count{model_name="m"} 40.0
-vllm:request_prompt_tokens_bucket{le="100.0",model_name="m"} 30.0
-vllm:request_prompt_tokens_bucket{le="2000.0",model_name="m"} 30.0
-vllm:request_prompt_tokens_bucket{le="6000.0",model_name="m"} 40.0
-vllm:request_prompt_tokens_bucket{le="+Inf",model_name="m"} 40.0
-vllm:request_generation_tokens_sum{model_name="m"} 800.0
-vllm:request_generation_tokens_count{model_name="m"} 40.0
-vllm:prefix_cache_hits_total{model_name="m"} 8600.0
-vllm:prefix_cache_queries_total{model_name="m"} 43000.0
-"""
 
 
 @pytest.mark.parametrize("way", ["workload", "init"])

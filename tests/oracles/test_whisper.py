@@ -8,7 +8,6 @@ import pytest
 
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
-from capplan.families.model_config import read_network
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token
 from capplan.replica.spec import profile_as_served, refuse_prefixes
@@ -50,28 +49,6 @@ def test_prompts_are_whole_and_not_reused():
         refuse_prefixes(network, 0.5)
     plain = replace(network, encoder=None)
     assert profile_as_served(engine, plain, None).chunked
-
-
-@pytest.mark.parametrize(
-    ("command", "words"),
-    [
-        (["kv-size", "--engine", "trtllm"], "cross_kv_cache_fraction"),
-        (["fit", "--hardware", "l4", "--engine", "trtllm"], "cross_kv_cache_fraction"),
-        (["fit", "--hardware", "l4", "--pipeline-parallel", "2"], "pipeline stages"),
-        (["fit", "--hardware", "l4", "--tensor-parallel", "3"], "heads"),
-        (["fit", "--hardware", "l4", "--weight-dtype", "fp8"], "quantise its encoder too"),
-        (["fit", "--hardware", "l4", "--max-loras", "4"], "next to its encoder too"),
-    ],
-)
-def test_what_is_not_modelled_is_rejected(tmp_path, capplan, command, words):
-    name, *flags = command
-    assert words in capplan.refused(name, write(tmp_path, LARGE), *flags)
-
-
-@pytest.mark.parametrize("part", ["WhisperForCausalLM", "WhisperForAudioClassification"])
-def test_parts_of_a_whisper_are_rejected(part):
-    with pytest.raises(InputError, match=part):
-        read_network(LARGE | {"architectures": [part]}, "part")
 
 
 def test_an_estimate_reads_the_source_once_and_holds_it(tmp_path, capplan):

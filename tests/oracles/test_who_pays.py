@@ -1,7 +1,6 @@
 """Who pays: a month worked out by hand, laws of sharing, and a FOCUS export that adds up and has the mandatory columns."""
 
 import csv
-import json
 import os
 from dataclasses import replace
 
@@ -17,7 +16,6 @@ from capplan.money.who_pays import (
     by_tenant,
     decode_s_per_request,
     who_pays,
-    who_pays_for_pools,
 )
 from tests.focus_rules import follows_columns, total
 
@@ -73,7 +71,8 @@ def test_idle_is_what_a_ledger_of_seconds_leaves_over(uses, usd, people, spare_t
 def test_each_pool_is_idle_by_its_own_time(uses, usd, first, last):
     prefill, decode = (sum(u.requests * s for u, s in zip(uses, phase, strict=True)) for phase in (
         [u.prefill_s for u in uses], [u.decode_s for u in uses]))  # fmt: skip
-    bill = who_pays_for_pools(uses, PaidPool(usd, 1, prefill * first), PaidPool(2 * usd, 2, decode * last))
+    pools = PaidPool(usd, 1, prefill * first), PaidPool(2 * usd, 2, decode * last)
+    bill = who_pays([replace(use, groups=(0, 1)) for use in uses], *pools)
     assert bill.idle_usd == pytest.approx(usd * (1 - 1 / first) + 2 * usd * (1 - 1 / last), abs=1e-9 * usd)
     assert bill.usd == pytest.approx(3 * usd)
 
@@ -141,10 +140,10 @@ def test_equal_classes_pay_alike_and_longer_prompts_more(capplan, two):
 
 
 def focus_rows(capplan, path, *words, month="2026-12"):
-    ran = capplan("bill", path, "--offline", "--format", "json", "--focus", "f.csv", "--month", month, *words)
-    assert ran.code == 0, ran.err
     with open("f.csv", newline="") as file:
-        return list(csv.DictReader(file)), json.loads(ran.out)["result"]
+        return list(csv.DictReader(file)), capplan.result(
+            "bill", path, "--offline", "--format", "json", "--focus", "f.csv", "--month", month, *words
+        )
 
 
 def follows_focus(rows, version="1.2"):

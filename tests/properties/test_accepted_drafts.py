@@ -12,6 +12,7 @@ from capplan.phases.step import acceptance_of_round, expected_tokens_per_round
 from capplan.questions.fleet import asked_fleet
 from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.sweeps import examples
 
 VLLM = "vllm:spec_decode_num_"
@@ -45,9 +46,7 @@ def vllm_text(rounds, drafts, accepted, by_position=True):
 @pytest.fixture
 def scraped(tmp_path):
     def write(text, name="scrape.txt"):
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        return path
+        return written_to(tmp_path / name, text)
 
     return write
 

@@ -133,7 +133,7 @@ def test_gaps_between_tokens_are_those_while_users_and_requests_both_come():
     said["slo"] = {"itl_mean": "20 ms", "confidence": "80 %"}
     asked = asked_of(yaml.safe_dump(said))
     plan = fleet_for(asked).chosen
-    trial = trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked))
+    trial = trial_of(asked.question, plan.single.layout, terms_of(asked))
     (target,) = asked.scenario.slo.targets
     planned_s = trial.fleet(plan.single.busy_replicas, slowness := 2.0).value(target)
     assert planned_s == pytest.approx(simulated(asked, plan, 1, slowness).value(target), rel=0.05)

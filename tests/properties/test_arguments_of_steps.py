@@ -26,6 +26,7 @@ from capplan.phases.mixer_work import decode_cost, prefill_cost
 from capplan.phases.step import adapter_costs
 from capplan.phases.token_work import tower_costs
 from capplan.readers.catalogue.models import read_model
+from tests.nearness import near
 from tests.properties.ideal_device import ATTENTION, RING, ideal_rates
 
 LLAMA = {
@@ -33,10 +34,6 @@ LLAMA = {
     "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 2,
 }  # fmt: skip
 TOKENS, RANK, SHARE = 40.0, 6, 0.75
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 @pytest.mark.parametrize("tensor", [1.0, 2.0])

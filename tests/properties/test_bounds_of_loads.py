@@ -58,10 +58,7 @@ def expected(words):
 )
 def test_the_first_request_that_is_wrong_is_named_by_its_number(column, least, at):
     """All from this one on are wrong; the first of them is number `at`."""
-    ids = {
-        "block_counts": {"block_ids": np.zeros(0, int)},
-        "output_counts": {"output_ids": np.zeros(0, int)},
-    }
+    ids = {"block_counts": {"block_ids": np.zeros(0, int)}, "output_counts": {"output_ids": np.zeros(0, int)}}
     good = np.full(3, least)
     check_requests(replace(THREE, **{column: good}, **ids.get(column, {})), timed=False)
     bad = np.where(np.arange(3) >= at, least - 1, least)

@@ -12,6 +12,7 @@ from capplan.memory.plan import LIMITS, MemoryPlan
 from capplan.model.parameters import summary
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.hardware import device
+from tests.nearness import near
 
 DENSE = {
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 768, "vocab_size": 1000, "head_dim": 32,
@@ -28,10 +29,6 @@ TOKEN = 2 * 4 * 32  # keys and values of a layer, in elements
 
 def network(config):
     return read_network(config, "small")
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 @pytest.mark.parametrize("tensor", [1, 2, 8])
@@ -135,7 +132,7 @@ def test_the_figures_of_a_model_in_one_line():
 )
 def test_a_layout_says_how_it_is_cut(sharding, dtype, words):
     layout = Layout(device("h100-sxm"), sharding, dtype, "auto")
-    assert layout.in_words(dtype) == words
+    assert layout.in_words() == words
     assert layout.devices == sharding.tensor * sharding.pipeline * sharding.data
 
 

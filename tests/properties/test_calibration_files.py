@@ -27,6 +27,7 @@ from capplan.readers.calibration.record import (
 )
 from capplan.readers.catalogue.efficiency import efficiency_folder, read_efficiency
 from capplan.readers.yaml_file import parse_yaml, yaml_text
+from tests.files import written_to
 from tests.sweeps import examples
 
 LOOKALIKES = (
@@ -181,8 +182,7 @@ def test_a_mistake_in_a_calibration_is_one_line_with_its_key(said, tmp_path):
     old, new = MISTAKES[said]
     text = calibration_text(made)
     assert text.count(old) == 1, text
-    path = tmp_path / "wrong.calibration.yaml"
-    path.write_text(text.replace(old, new))
+    path = written_to(tmp_path / "wrong.calibration.yaml", text.replace(old, new))
     with pytest.raises(InputError) as raised:
         read_calibration_file(path)
     first = str(raised.value).splitlines()[0]
@@ -205,8 +205,7 @@ def test_a_mistake_in_a_calibration_is_one_line_with_its_key(said, tmp_path):
 def test_a_mistake_in_an_efficiency_file_is_one_line_with_its_key(old, new, said, tmp_path):
     text = (efficiency_folder() / "l40s.yaml").read_text()
     assert old in text
-    path = tmp_path / "wrong.yaml"
-    path.write_text(text.replace(old, new, 1))
+    path = written_to(tmp_path / "wrong.yaml", text.replace(old, new, 1))
     with pytest.raises(InputError, match=rf"wrong\.yaml: line [0-9]+: {said}"):
         read_efficiency(path)
 

@@ -1,6 +1,7 @@
 """The largest load of some GPUs is the load at which `fleet` takes no more than those, and a little more takes more."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from capplan.questions.capacity import asked_capacity
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.oracles.test_mix_by_shares import OWN as HALF_OWN
 from tests.oracles.test_mix_by_shares import PRICES
 from tests.plan_files import choice
@@ -52,14 +54,14 @@ def test_fleet_takes_no_more_gpus_at_the_carried_load_and_more_above_it(drawn):
     keys, hardware, gpus = drawn
     _, answer = asked_capacity(Path(MODEL), keys, f"{gpus} x {hardware}", None, 30.0, offline=True)
     settings = (*keys, f"--hardware={hardware}")
-    if answer.found is None:
+    if answer.plan is None:
         plan = fewest(settings, request_rate="0.01 req/s")
         assert plan is None or plan.gpus > gpus
         return
     rate = answer.carried.request_rate
     plan = fewest(settings, request_rate=f"{rate} req/s")
     assert plan.gpus <= gpus
-    assert plan.usd_per_month == pytest.approx(answer.found.plan.usd_per_month)
+    assert plan.usd_per_month == pytest.approx(answer.plan.usd_per_month)
     more = fewest(settings, request_rate=f"{LITTLE_MORE * rate} req/s")
     assert more is None or more.gpus > gpus
 
@@ -96,7 +98,7 @@ def test_each_change_carries_no_less_and_a_looser_target_is_what_it_says():
 def test_a_budget_pays_for_what_fleet_finds_within_it():
     keys = ("--tpot-p95=30 ms", "--hardware=l40s,h100-sxm")
     _, answer = asked_capacity(Path(MODEL), keys, None, 9000.0, 30.0, offline=True)
-    assert answer.found.plan.usd_per_month <= 9000.0
+    assert answer.plan.usd_per_month <= 9000.0
     rate = answer.carried.request_rate
     assert fewest((*keys, "budget.usd_per_month=9000"), request_rate=f"{rate} req/s") is not None
     assert fewest((*keys, "budget.usd_per_month=9000"), request_rate=f"{LITTLE_MORE * rate} req/s") is None
@@ -125,16 +127,8 @@ def test_the_command_prints_the_keys_and_ends_with_four_where_nothing_is_carried
 
 def test_a_plan_file_carries_at_least_the_load_that_it_was_made_for(capplan, tmp_path):
     plan = tmp_path / "plan.json"
-    line = (
-        "fleet",
-        MODEL,
-        "--request-rate",
-        "20 req/s",
-        "--tpot-p95",
-        "40 ms",
-        "--hardware",
-        "l40s",
-        "--offline",
+    line = shlex.split(
+        f"fleet {MODEL} --request-rate '20 req/s' --tpot-p95 '40 ms' --hardware l40s --offline"
     )
     assert capplan(*line, "-o", plan).code == 0
     assert capplan.result("capacity", plan, "--offline")["carried"]["request_rate"] >= 0.97 * 20.0
@@ -191,10 +185,9 @@ fleet:
 
 @pytest.mark.long
 def test_own_servers_of_two_kinds_carry_the_load_together(tmp_path):
-    path = tmp_path / "own.yaml"
-    path.write_text(OWN)
+    path = written_to(tmp_path / "own.yaml", OWN)
     _, answer = asked_capacity(path, (), None, None, 30.0, offline=True)
-    assert {group.hardware: group.gpus for group in answer.found.plan.groups} == {"h100-sxm": 2, "l40s": 4}
+    assert {group.hardware: group.gpus for group in answer.plan.groups} == {"h100-sxm": 2, "l40s": 4}
     _, more = asked_capacity(
         path, ("fleet.own={2 x h100-sxm: 1, 4 x l40s: 2}",), None, None, 30.0, offline=True
     )

@@ -131,18 +131,6 @@ def test_a_job_is_paid_for_once(result):
     assert found["fleets"][1]["request_rate"] == pytest.approx(22_500 / 3600)
 
 
-@pytest.mark.parametrize(
-    "command", ["bill", "simulate", "levers", "explain", "report", "diff", "compare", "workload"]
-)
-def test_other_commands_refuse_the_whole_and_answer_for_a_part(capplan, tmp_path, command):
-    path = tmp_path / "two.yaml"
-    path.write_text(CASCADE)
-    words = (path, path) if command == "diff" else (path,)
-    message = capplan.refused(command, *words, *(["--offline"] if command != "workload" else []))
-    assert "cascade: has several fleets, which capplan fleet plans together" in message
-    assert "one fleet at a time: --set cascade.part=first, second or alone" in message
-
-
 def test_a_plan_file_of_a_part_stands_for_itself(capplan, tmp_path):
     path, plan = tmp_path / "two.yaml", tmp_path / "plan.json"
     path.write_text(CASCADE)

@@ -1,6 +1,7 @@
 """Laws of the pictures of a page and of files: well-formed, inside their frame, proportional, the same bytes every time."""
 
 import os
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -180,17 +181,7 @@ def test_neither_a_backend_nor_a_matplotlibrc_of_the_user_changes_a_picture(back
     pictures = []
     for rc, env in (("", {}), ("text.usetex: True\nfont.size: 30\n", {"MPLBACKEND": backend})):
         (tmp_path / "matplotlibrc").write_text(rc)
-        words = [
-            "estimate",
-            "llama-3.1-8b",
-            "--hardware",
-            "l4",
-            "--concurrency",
-            "4",
-            "--offline",
-            "--plot",
-            "p.svg",
-        ]
+        words = shlex.split("estimate llama-3.1-8b --hardware l4 --concurrency 4 --offline --plot p.svg")
         bare = {name: value for name, value in os.environ.items() if name != "MPLBACKEND"}
         done = subprocess.run(
             [sys.executable, "-m", "capplan", *words], cwd=tmp_path, env={**bare, "PYTHONPATH": str(ROOT), **env},

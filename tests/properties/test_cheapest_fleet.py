@@ -217,7 +217,7 @@ def test_neither_a_likely_layout_nor_a_limit_on_the_cost_changes_what_is_found(t
     found = searching(question, rules)
     assume(found.candidates)
     first = found.candidates[pick % len(found.candidates)]
-    best = found.cheapest(question.slo.confidence, likely=layout_name(first.layout, first.weight_dtype))
+    best = found.cheapest(question.slo.confidence, likely=layout_name(first.layout))
     cheapest = cost(question, rules)
     assume(best is not None)
     assert best.gpus * PRICES[best.trial.candidate.layout.device.name] == cheapest
@@ -227,10 +227,10 @@ def test_neither_a_likely_layout_nor_a_limit_on_the_cost_changes_what_is_found(t
         busy = busy_replicas(trial, trial.limits, question.slo.confidence, rules)
         gpus = 0 if busy is None else rules.gpus(candidate.layout, busy)
         if busy is not None and gpus * PRICES[candidate.layout.device.name] <= extra * cheapest:
-            sizes[layout_name(candidate.layout, candidate.weight_dtype)] = gpus
+            sizes[layout_name(candidate.layout)] = gpus
     within = found.within(extra * cheapest, question.slo.confidence)
-    names = [(item.trial.candidate.layout, item.trial.candidate.weight_dtype) for item in within]
-    assert {layout_name(*name): item.gpus for name, item in zip(names, within, strict=True)} == sizes
+    names = [item.trial.candidate.layout for item in within]
+    assert {layout_name(name): item.gpus for name, item in zip(names, within, strict=True)} == sizes
 
 
 @pytest.mark.long

@@ -8,7 +8,7 @@ import pytest
 
 from capplan.cli.main import main
 from capplan.fleet.search.cheapest import Sized, busy_replicas
-from capplan.fleet.search.one_layout import adequacy, trial_of
+from capplan.fleet.search.one_layout import standing_of, trial_of
 from capplan.fleet.search.recommended import plan_of
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.questions.plans.plan_check import check_plan, latest_day
@@ -143,7 +143,7 @@ def judged(folder):
         asked,
         file,
         plan,
-        trial_of(asked.question, plan.single.layout, plan.single.weight_dtype, terms_of(asked)),
+        trial_of(asked.question, plan.single.layout, terms_of(asked)),
     )
 
 
@@ -161,11 +161,11 @@ def test_as_many_replicas_as_the_search_asks_for_stand_and_fewer_do_not(judged):
     needed = busy_replicas(trial, trial.limits, least, terms)
     assert needed > 1
     few, enough, more = (
-        adequacy(trial, busy, terms.headroom_fraction) for busy in (needed - 1, needed, needed + 1)
+        standing_of(trial, busy, terms.headroom_fraction) for busy in (needed - 1, needed, needed + 1)
     )
-    assert few.needed > needed - 1 or few.probability < least
+    assert few.needed > (needed - 1,) or few.probability < least
     for now in (enough, more):
-        assert now.needed <= needed
+        assert now.needed <= (needed,)
         assert now.probability >= least
         assert all(value <= target.limit_s for target, value in now.values_s.items())
     assert few.probability < enough.probability < more.probability

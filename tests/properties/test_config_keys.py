@@ -9,6 +9,7 @@ from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.model.parameters import parameters, weight_bytes_by_class
 from capplan.readers.catalogue.models import read_model
+from tests.files import written_to
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -144,8 +145,7 @@ def test_the_lm_head_of_gptq_is_quantised_where_the_file_says_so():
 
 
 def test_infinity_that_nobody_uses_does_not_stop_a_file(tmp_path):
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps(LLAMA_8B | {"time_step_limit": [0.0, float("inf")]}))
+    path = written_to(tmp_path / "config.json", LLAMA_8B | {"time_step_limit": [0.0, float("inf")]})
     assert parameters(read_model(str(path))) == 8_030_261_248
     path.write_text(json.dumps(LLAMA_8B | {"hidden_size": float("inf")}))
     with pytest.raises(InputError, match="hidden_size: inf is not a finite number"):
@@ -201,8 +201,7 @@ def test_every_answer_that_rests_on_a_config_names_what_was_not_read_once(line, 
 
 
 def test_a_draft_is_named_with_what_was_not_read_of_it(tmp_path, capplan):
-    draft = tmp_path / "config.json"
-    draft.write_text(json.dumps(LLAMA_8B | {"num_hidden_layers": 2, "surprising_width": 12}))
+    draft = written_to(tmp_path / "config.json", LLAMA_8B | {"num_hidden_layers": 2, "surprising_width": 12})
     words = ("spec", "llama-3.1-8b", "--hardware", "h100", "--draft", draft, "--acceptance", "0.8")
     ran = capplan(*words, "--format", "json")
     said = [item["assumption"] for item in json.loads(ran.out)["assumptions"]]

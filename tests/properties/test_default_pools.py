@@ -17,6 +17,7 @@ from capplan.questions.plans.plan_file import asked_of_plan, chosen_in
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -40,9 +41,7 @@ CASES = {
 
 def path_of(folder, case):
     names = ("model", "rate", "input", "long", "tpot", "confidence", "hardware")
-    file = folder / "mixture.yaml"
-    file.write_text(SCENARIO.format(**dict(zip(names, case, strict=True))))
-    return file
+    return written_to(folder / "mixture.yaml", SCENARIO.format(**dict(zip(names, case, strict=True))))
 
 
 def answer_of(path, *settings):
@@ -173,7 +172,7 @@ def test_a_layout_that_does_not_fit_with_the_engines_step_is_tried_with_smaller_
     steps = [item.layout.max_num_batched_tokens for item in wide]
     assert all(step and 1024 <= step < 16384 for step in steps)
     assert len(set(steps)) == len(steps)
-    assert wide[0].layout.in_words("auto") == f"TP1 DP8 EP8, as published, {steps[0]:,} tokens a step"
+    assert wide[0].layout.in_words() == f"TP1 DP8 EP8, as published, {steps[0]:,} tokens a step"
 
 
 def test_smaller_steps_leave_more_cache_and_are_tried_only_where_nobody_states_a_step(tmp_path):
@@ -236,6 +235,6 @@ def test_a_layout_by_itself_keeps_the_steps_that_were_chosen_for_it(tmp_path):
     chosen = [item for item in search(asked.question).candidates if item.layout.max_num_batched_tokens]
     assert chosen
     for item in chosen[:4]:
-        trial = trial_of(asked.question, item.layout, item.weight_dtype, terms_of(asked))
+        trial = trial_of(asked.question, item.layout, terms_of(asked))
         assert trial.candidate.kv_cache_tokens == item.kv_cache_tokens
-        assert trial.replica.spec == spec_of_layout(item.layout, item.weight_dtype, asked.question)
+        assert trial.replica.spec == spec_of_layout(item.layout, asked.question)

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.main import main
-from capplan.fleet.search.recommended import DEAR
+from capplan.fleet.plan import DEAR
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import parse_yaml
 from capplan.report.answers.fleet_words import measuring_texts, tight_texts, uneconomical_text
 from capplan.scenario.scenario import scenario_from
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -132,8 +133,7 @@ def test_what_certainty_takes_is_what_a_measurement_may_save(tight):
 
 @pytest.mark.long
 def test_in_json_every_device_is_in_one_of_two_lists(tmp_path, capsys):
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL.replace("llama-3.1-8b", "Qwen/Qwen2.5-0.5B"))
+    path = written_to(tmp_path / "small.yaml", SMALL.replace("llama-3.1-8b", "Qwen/Qwen2.5-0.5B"))
     assert main(["fleet", str(path), "--format", "json"]) == 0
     result = json.loads(capsys.readouterr().out)["result"]
     lines = {row["hardware"]: row for row in result["uneconomical"]}

@@ -8,19 +8,11 @@ import pytest
 from hypothesis import assume, example, given
 
 from capplan.fleet.decision import fleet_decision
-from capplan.fleet.search.recommended import DEAR
+from capplan.fleet.plan import DEAR
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
-from tests.properties.test_cheapest_fleet import (
-    LAW,
-    PRICES,
-    RUNS,
-    asked,
-    scenarios,
-    some_devices,
-    terms,
-)
+from tests.properties.test_cheapest_fleet import LAW, PRICES, RUNS, asked, scenarios, some_devices, terms
 
 CHAT = """name: chat-qwen235
 model: Qwen/Qwen3-235B-A22B

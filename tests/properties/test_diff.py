@@ -218,23 +218,3 @@ def test_markdown_for_a_pull_request_escapes_what_files_say(folder, tmp_path, ca
         for line in shown.splitlines()
         if line.startswith("|")
     )
-
-
-@pytest.mark.parametrize(
-    ("before", "words"),
-    [
-        ("nothing.yaml", "no such file"),
-        ("nothing.json", "no such file"),
-        ("words.json", "is not JSON"),
-        ("list.json", "is not a plan file"),
-        ("base.txt", "name"),
-    ],
-)
-def test_what_is_neither_scenario_nor_plan_is_refused(folder, capsys, before, words):
-    (folder / "words.json").write_text("name: small\n")
-    (folder / "list.json").write_text("{}")
-    (folder / "base.txt").write_text("model: llama-3.1-8b\n")
-    assert main(["diff", str(folder / before), str(folder / "base.json"), "--offline"]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert "Traceback" not in said

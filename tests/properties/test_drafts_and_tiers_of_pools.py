@@ -24,6 +24,7 @@ from capplan.replica.speculation import (
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.simulator import simulate
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SMALL = """name: small
@@ -51,16 +52,12 @@ HOST = "kv_offload=[{name: host, capacity: 2 TB}]"
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    file = tmp_path_factory.mktemp("drafts") / "small.yaml"
-    file.write_text(SMALL)
-    return file
+    return written_to(tmp_path_factory.mktemp("drafts") / "small.yaml", SMALL)
 
 
 @pytest.fixture(scope="module")
 def chats(tmp_path_factory):
-    file = tmp_path_factory.mktemp("tiers") / "chats.yaml"
-    file.write_text(CHATS)
-    return file
+    return written_to(tmp_path_factory.mktemp("tiers") / "chats.yaml", CHATS)
 
 
 def asked_of(path, *changes):
@@ -75,7 +72,7 @@ def question(path):
 @pytest.fixture(scope="module")
 def plain(question):
     (candidate,) = search(replace(question, slo=replace(question.slo, targets=()))).candidates
-    return replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
+    return replica_of(spec_of_layout(candidate.layout, question))
 
 
 def joint_of(question, plain, plan):
@@ -194,7 +191,7 @@ def test_a_tier_without_room_is_no_tier_and_a_large_one_never_makes_first_tokens
         for change in ((), ("kv_offload=[{name: host, capacity: 1 MB}]",), (HOST,))
     )
     (candidate,) = search(replace(without, slo=replace(without.slo, targets=()))).candidates
-    replica = replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, without))
+    replica = replica_of(spec_of_layout(candidate.layout, without))
     small = replace(replica, kv_blocks=replica.kv_blocks // 16)
     joints = [Joint(question, small, replica, LinkTerms()) for question in (without, tiny, large)]
     hits = [float(joint.demand.lengths.cached_tokens) for joint in joints]

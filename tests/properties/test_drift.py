@@ -9,13 +9,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.keys import current_day
-from capplan.questions.plans.drift import (
-    asked_as_observed,
-    change_between,
-    pinned_prices,
-    replanned,
-    watched,
-)
+from capplan.questions.plans.drift import asked_as_observed, change_between, pinned_prices, replanned, watched
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.plan_file import read_plan_file
 from capplan.report.answers.watched import replan_answer, watch_answer
@@ -38,7 +32,7 @@ def watch_of(file, seen):
 
 
 def drifted(watch):
-    return {row.what for row in watch.rows if not row.inside}
+    return {row.quantity for row in watch.rows if not row.inside}
 
 
 CASES = (

@@ -17,6 +17,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.step_table import decode_step_s
 from capplan.workload.request_class import Slo
+from tests.files import written_to
 
 SCENARIO = """
 name: chat
@@ -36,8 +37,7 @@ def replica():
 
 
 def simulated(capsys, folder, *flags, scenario=SCENARIO, plan=PLAN):
-    path = folder / "chat.yaml"
-    path.write_text(scenario)
+    path = written_to(folder / "chat.yaml", scenario)
     assert main(["simulate", str(path), *plan, *flags]) in (0, 4)
     return json.loads(capsys.readouterr().out)
 
@@ -58,8 +58,7 @@ def chat_trace(folder, chats=12, turns=5):
                     "hash_ids": [*held[chat], 10**6 + fresh],
                 }
             )
-    path = folder / "chats.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    path = written_to(folder / "chats.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
     return str(path)
 
 
@@ -245,32 +244,8 @@ def test_the_cache_over_time_adds_up(replica):
         assert found.kv_blocks == replicas * replica.kv_blocks
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (["--kv-offload", "host"], "is not a name and a size"),
-        (["--kv-offload", "host:64 Gb"], "--kv-offload"),
-        (["--kv-offload", "host:64 GB"], "no block ids"),
-        (["--batch-timeout", "1 s"], "only --scheduling dynamic"),
-        (["--scheduling", "first"], "unknown scheduling 'first'"),
-        (["--acceptance", "0.7"], "the time of a draft step"),
-        (["--draft-step-time", "1 ms"], "--acceptance 0.7"),
-        (["--draft-step-time", "1 ms", "--draft", "llama-3.2-1b", "--acceptance", "0.7"], "not both"),
-        (["--draft", "qwen3-0.6b", "--acceptance", "0.7"], "can only verify"),
-        (["--draft-step-time", "1 ms", "--acceptance", "0.7", "-pp", "2"], "pipeline stages"),
-        (["--scheduling", "static", "--routing", "least_loaded"], "behind a router"),
-    ],
-)
-def test_a_wrong_wish_is_one_clear_line(flags, words, tmp_path, capsys):
-    path = tmp_path / "chat.yaml"
-    path.write_text(SCENARIO)
-    assert main(["simulate", str(path), *PLAN, *flags]) == 2
-    assert words in capsys.readouterr().err
-
-
 def test_a_tier_that_nobody_knows_the_speed_of_is_refused(tmp_path, capsys):
-    path = tmp_path / "chat.yaml"
-    path.write_text(SCENARIO)
+    path = written_to(tmp_path / "chat.yaml", SCENARIO)
     trace = chat_trace(tmp_path)
     assert main(["simulate", str(path), *PLAN, "--trace", trace, "--kv-offload", "nvme:1 TB"]) == 2
     assert "its bandwidth to h100-sxm is not known" in capsys.readouterr().err
@@ -287,21 +262,20 @@ def test_a_preempted_request_finds_its_own_blocks_again(replica):
     stream = Stream(requests, ("chat",))
     plain = simulated_fleet(small, stream, slo=Slo())
     reused = simulated_fleet(small, stream, slo=Slo(), use=EngineOptions(reuse_preempted=True))
-    assert plain.preemptions > 20
+    assert plain.all.preemptions > 20
     assert plain.prefix_hit_fraction == 0.0
     assert reused.parts[0].cached_tokens > 0
     assert reused.parts[0].prefill_tokens < plain.parts[0].prefill_tokens
     assert reused.all.e2e_s.mean < plain.all.e2e_s.mean
     ample = simulated_fleet(replica, stream, slo=Slo(), use=EngineOptions(reuse_preempted=True))
     alone = simulated_fleet(replica, stream, slo=Slo())
-    assert (ample.preemptions, ample.prefix_hit_fraction) == (0, 0.0)
+    assert (ample.all.preemptions, ample.all.prefix_hit_fraction) == (0, 0.0)
     assert ample.all == alone.all
 
 
 def test_a_rate_that_nobody_can_serve_is_said_before_the_run(tmp_path, capsys, monkeypatch):
     """The word comes first, then the requests; here the run is cut off, and the word has been said."""
-    path = tmp_path / "chat.yaml"
-    path.write_text(SCENARIO.replace("4 req/s", "4000 req/s"))
+    path = written_to(tmp_path / "chat.yaml", SCENARIO.replace("4 req/s", "4000 req/s"))
 
     def never(*_, **__):
         raise KeyboardInterrupt
@@ -328,6 +302,6 @@ def test_hits_and_preemptions_of_the_classes_add_up(replica):
         small, Stream(requests, ("people", "batch")), replicas=2, slo=Slo(), admission=admission
     )
     people, batch = found.classes["people"], found.classes["batch"]
-    assert people.preemptions + batch.preemptions == found.preemptions > 0
+    assert people.preemptions + batch.preemptions == found.all.preemptions > 0
     assert (people.prefix_hit_fraction > 0.1, batch.prefix_hit_fraction) == (True, 0.0)
-    assert people.prefix_hit_fraction > found.prefix_hit_fraction > 0.0
+    assert people.prefix_hit_fraction > found.all.prefix_hit_fraction > 0.0

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from capplan.errors import InputError
 from capplan.recorded.traces.trace import workload_of
 from capplan.serving.prefix_cache import hit_curve, policy_hit_fractions
+from tests.files import written_to
 from tests.sweeps import examples
 
 POLICIES = ("lru", "lfu", "prefix")
@@ -80,14 +81,12 @@ def test_a_trace_with_blocks_is_run_and_one_without_is_refused(tmp_path):
         {"timestamp": 1000 * i, "input_length": 1500, "output_length": 9, "hash_ids": [1, 2, 10 + i % 3]}
         for i in range(30)
     ]
-    chats = tmp_path / "chats.jsonl"
-    chats.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    chats = written_to(tmp_path / "chats.jsonl", "\n".join(map(json.dumps, rows)))
     summary = workload_of([chats], policies=["lfu", "prefix", "lfu"])
     assert [item["policy"] for item in summary.evictions] == ["lfu", "prefix"]
     assert all(
         item["cache_tokens"] == item["blocks"] * summary.prefix.block_tokens for item in summary.evictions
     )
-    day = tmp_path / "day.csv"
-    day.write_text("arrival_s,input_tokens,output_tokens\n0,10,5\n1,20,5\n", encoding="utf-8")
+    day = written_to(tmp_path / "day.csv", "arrival_s,input_tokens,output_tokens\n0,10,5\n1,20,5\n")
     with pytest.raises(InputError, match="--eviction"):
         workload_of([day], policies=["lfu"])

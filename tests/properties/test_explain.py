@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.report.quantities import quantity_of
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.letters import symbols_of
 from tests.plan_files import plan_in
 from tests.shipped import FLEETS, Fleet
@@ -167,8 +169,7 @@ def test_an_unknown_quantity_names_the_nearest(plan, capsys, words, code, said):
 
 
 def test_a_scenario_without_a_plan_has_nothing_to_explain(tmp_path, capsys):
-    path = tmp_path / "s.yaml"
-    path.write_text((ROOT / SMALL).read_text().replace("300 ms", "1 ms"))
+    path = written_to(tmp_path / "s.yaml", (ROOT / SMALL).read_text().replace("300 ms", "1 ms"))
     assert main(["explain", str(path), "gpus", "--offline"]) == 4
     assert "no plan meets the targets" in capsys.readouterr().err
 
@@ -187,16 +188,7 @@ def test_the_memory_that_is_explained_is_that_of_fit(capplan, engine, settings, 
     plan = plan_in(tmp_path, f"engine={engine}", *settings)
     result = json.loads(plan.read_text())["result"]
     chosen, launch = result["chosen"], result["plan_file"]["inputs"]["launch"]
-    model = (
-        "llama-3.1-8b-instruct",
-        "--engine",
-        engine,
-        "--kv-dtype",
-        "fp8",
-        "--offline",
-        "--format",
-        "json",
-    )
+    model = shlex.split(f"llama-3.1-8b-instruct --engine {engine} --kv-dtype fp8 --offline --format json")
     limits = [
         word
         for key in ("max_model_len", "max_num_seqs", "max_num_batched_tokens")

@@ -292,21 +292,3 @@ def test_a_percentile_is_interpolated_between_two_requests(small, capsys):
     request = answer["steps"][0]
     waited = {item["name"]: item["value"] for item in request["inputs"]}
     assert waited["queue_s"] + waited["prefill_s"] == pytest.approx(request["value"])
-
-
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        ("certainty[9].gpus", "unknown quantity 'certainty[9].gpus'"),
-        ("bill.classes[0].usd_per_reqest", "did you mean 'bill.classes[0].usd_per_request'"),
-        ("growth.months[0].gpus", "does not ask for it"),
-        ("over_time.window_s", "a search for the replicas of each hour"),
-        ("plans[0].order.machines[0].count", "a choice of the search"),
-    ],
-)
-def test_a_path_that_is_not_printed_is_refused_in_one_line(small, capsys, path, says):
-    api = ["--api", "openai/gpt-5-mini"]
-    assert main(["explain", str(small), path, *api, "--offline"]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert "Traceback" not in error

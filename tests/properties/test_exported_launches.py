@@ -28,6 +28,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.serving.terms import Autoscaling, wanted_replicas
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
+from tests.tables import rows
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -295,13 +296,8 @@ def test_the_newest_versions_know_every_option_of_the_table(shared):
         assert flag.switch == (fields[flag.names[0]] in ("bool", "Optional[bool]")), flag
 
 
-GONE = (
-    "--swap-space",
-    "--max-num-partial-prefills",
-    "--num-scheduler-steps",
-    "--speculative-model",
-    "--device",
-    "--task",
+GONE = shlex.split(
+    "--swap-space --max-num-partial-prefills --num-scheduler-steps --speculative-model --device --task"
 )
 """Options that vLLM once had; release notes and the parsers of each release."""
 
@@ -311,41 +307,23 @@ def test_options_that_are_gone_are_never_written(data):
     assert not set(GONE) & set(command_of(data.draw(launches("vllm"))).arguments)
 
 
-@pytest.mark.parametrize(
-    ("engine", "version", "change", "says"),
-    [
-        ("vllm", "0.10.2", {"host_cache_bytes": 2.0**34}, "no option for a cache in host memory"),
-        ("vllm", "0.30.0", {"prefix_caching": False}, "no option for prompts without a prefix cache"),
-        ("vllm", "0.7.3", {"data_parallel": 2}, "no option for data parallel"),
-        ("vllm", "0.7.3", {"expert_parallel": 2, "tensor_parallel": 2}, "no option for experts"),
-        ("vllm", "0.8.5", {"drafts": Drafts("eagle", "o/EAGLE3-x", 2)}, "does not draft by eagle3"),
-        ("vllm", "0.33.0", {"drafts": Drafts("eagle", None, 2)}, "names no checkpoint"),
-        ("vllm", "0.33.0", {"drafts": Drafts("medusa", "o/m", 2)}, "drafts by medusa are not exported"),
-        ("vllm", "0.33.0", {"kv_dtype": "int8"}, "no option for a KV cache in int8"),
-        ("vllm", "0.9.2", {"pooling": True}, "no option for vectors or scores of the plan\n.*--runner is known from 0.10.2 on"),
-        ("vllm", "0.10.2", {"chunked_prefill": False}, "no option for prompts that are not cut into chunks"),
-        ("vllm", "0.33.0", {"adapters": LoraTerms(4, 4, 24)}, "rank 1, 8, 16, 32.*the plan has 24\n.*lora.max_lora_rank=32"),
-        ("vllm", "0.11.2", {"adapters": LoraTerms(4, 4, 512)}, "the plan has 512\n.*lora.max_lora_rank=256"),
-        ("vllm", "0.33.0", {"adapters": LoraTerms(4, 4, 8, ("q_proj",))}, "holds q_proj, k_proj, v_proj as one matrix"),
-        ("vllm", "0.20.0", {"adapters": LoraTerms(4, 4, 8, ("o_proj",))}, "no option for adapters of some matrices only"),
-        ("sglang", "0.4.6", {"adapters": LoraTerms(4, 4, 8)}, "no option for LoRA adapters"),
-        ("sglang", "0.5.23", {"adapters": LoraTerms(4, 4, 8, fully_sharded=True)}, "no option for adapters split over ranks"),
-        ("trtllm", "1.2.0", {"adapters": LoraTerms(4, 4, 8, fully_sharded=True)}, "adapters split over ranks on both sides are not exported"),
-        ("trtllm", "1.2.0", {"adapters": LoraTerms(4, 4, 8, ("in_proj",))}, "adapters of in_proj are not exported"),
-        ("trtllm", "1.2.0", {"pooling": True}, "has no option for vectors or scores"),
-        ("trtllm", "1.2.0", {"drafts": Drafts("draft-model", "o/d", 3)}, "drafts by draft-model are not exported; known: eagle, mtp, ngram"),
-        ("trtllm", "1.2.0", {"drafts": Drafts("eagle", "o/d", 3)}, "heads of EAGLE-3 only"),
-        ("vllm", "0.33.0", {"expert_parallel": 2, "tensor_parallel": 4}, "over all 4 ranks"),
-        ("sglang", "0.4.6", {"pipeline_parallel": 2}, "no option for pipeline parallel"),
-        ("sglang", "0.5.1", {"drafts": Drafts("ngram", None, 2)}, "does not draft by NGRAM"),
-        ("sglang", "0.5.23", {"host_cache_bytes": 5e8}, "at least 1 GB"),
-        ("trtllm", "1.2.0", {"data_parallel": 2, "tensor_parallel": 2}, "an attention group is one device"),
-        ("trtllm", "1.2.0", {"host_cache_bytes": 1e12}, "not exported"),
-    ],
-)  # fmt: skip
+def records(fields):
+    """Return fields of a launch whose adapters and drafts are mappings."""
+    kinds = {"adapters": LoraTerms, "drafts": Drafts}
+    return {
+        name: kinds[name](
+            **{key: tuple(each) if isinstance(each, list) else each for key, each in value.items()}
+        )
+        if isinstance(value, dict)
+        else value
+        for name, value in fields.items()
+    }
+
+
+@pytest.mark.parametrize(("engine", "version", "change", "says"), rows("launches")["refused"])
 def test_what_an_engine_cannot_express_is_refused(engine, version, change, says):
     with pytest.raises(InputError, match=says):
-        command_of(replace(ReplicaLaunch(engine, version, "o/n", kv_dtype="bf16"), **change))
+        command_of(replace(ReplicaLaunch(engine, version, "o/n", kv_dtype="bf16"), **records(change)))
 
 
 def exported(capplan, plan, target, *more):
@@ -544,14 +522,9 @@ def test_a_replica_over_servers_is_a_set_of_pods(capplan, plan, tmp_path):
         template[name]["spec"]["containers"][0] for name in ("leaderTemplate", "workerTemplate")
     )
     assert leader["resources"]["limits"] == worker["resources"]["limits"] == {"nvidia.com/gpu": "8"}
-    assert leader["args"][-6:] == [
-        "--nnodes",
-        "2",
-        "--node-rank",
-        "0",
-        "--master-addr",
-        "$(LWS_LEADER_ADDRESS)",
-    ]
+    assert leader["args"][-6:] == shlex.split(
+        "--nnodes 2 --node-rank 0 --master-addr '$(LWS_LEADER_ADDRESS)'"
+    )
     assert worker["args"][-7:] == ["--nnodes", "2", "--node-rank", "$(LWS_WORKER_INDEX)", "--master-addr", "$(LWS_LEADER_ADDRESS)", "--headless"]  # fmt: skip
     assert service["spec"]["selector"]["role"] == "leader"
     for target in ("compose", "kserve", "llm-d"):
@@ -561,26 +534,7 @@ def test_a_replica_over_servers_is_a_set_of_pods(capplan, plan, tmp_path):
         )
 
 
-@pytest.mark.parametrize(
-    ("target", "changes", "says"),
-    [
-        ("sglang", {}, "the plan is for vllm"),
-        ("kubernetes", {}, "known: compose, dynamo, grafana, k8s"),
-        ("dynamo", {}, "--image nvcr.io"),
-        ("vllm", {"launch": {"kv_offload": [{"name": "nvme", "capacity_bytes": 1e12}]}}, "keeps prefixes in nvme"),
-        ("vllm", {"inputs": {"engine": {"version": "0.5.0"}}}, "0.6.6 is the oldest version"),
-        ("vllm", {"chosen": {"weight_dtype": "int4"}}, "--checkpoint OWNER/NAME"),
-        ("vllm", {"inputs": {"model": {"source": "config of config.json"}}}, "--checkpoint OWNER/NAME"),
-        ("vllm", {"inputs": {"content": {"lora": {"adapters": 9}}}}, "does not say what lora of its scenario"),
-        ("k8s", {"inputs": {"content": {"runner": "pooling"}}}, "does not say what runner of its scenario"),
-        ("k8s", {"inputs": {"content": {"chunked_prefill": False}}}, "does not say what chunked_prefill of its scenario"),
-        ("dynamo", {"inputs": {"content": {"runner": "pooling"}}, "launch": {"runner": "pooling"}}, "its workers generate tokens"),
-        ("k8s", {"launch": {"vendor": "google"}}, "known vendors: nvidia, amd"),
-        ("k8s", {"launch": {"vendor": "amd"}}, "--image REGISTRY/NAME:TAG"),
-        ("compose", {"launch": {"vendor": "amd"}}, "reserves NVIDIA devices"),
-        ("vllm", {"launch": {"speculation": {"method": "eagle", "draft": None, "draft_tokens": 3}}}, "--draft OWNER/NAME"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("target", "changes", "says"), rows("launches")["targets"])
 def test_what_a_target_cannot_express_is_refused_in_a_line(capplan, plan, tmp_path, target, changes, says):
     ran = capplan("export", "--plan", with_changes(plan, tmp_path / "p.json", **changes), "--target", target)
     assert ran.code == 2
@@ -635,71 +589,11 @@ def test_any_text_is_a_launch_or_one_clear_refusal(text):
         assert model or refusal.startswith("--launch: ")
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("vllm serve o/n --cpu-offload-gb 10", "moves weights to the host, which is not modelled"),
-        ("vllm serve o/n --runner draft", "--runner 'draft' is not read; known: auto, generate, pooling"),
-        ("vllm serve o/n --enable-chunked-prefill --disable-chunked-prefill", "turns chunked prefill on and off"),
-        ("python3 -m sglang.launch_server --model-path o/n --enable-lora", "write --max-lora-rank and --lora-target-modules"),
-        ("python3 -m sglang.launch_server --model-path o/n --max-prefill-tokens 9", "give --chunked-prefill-size instead"),
-        ("vllm serve o/n --attention-backend FLEX_ATTENTION", "runs attention by slower kernels, which is not modelled"),
-        ("vllm serve o/n --ubatch-size 4", "may change memory or speed, which is not modelled"),
-        ("vllm serve o/n --max-model-length 8", "did you mean --max-model-len?"),
-        ("vllm serve o/n --max-model-len many", "is not a whole number"),
-        ("vllm serve o/n --max-num-seqs 4 --max-num-seqs 8", "says again"),
-        ("vllm serve o/n p/q", "both stand where the model is"),
-        ("vllm serve o/n --kv-cache-dtype turboquant_k8v4", "is not modelled"),
-        ("vllm serve o/n -q bitsandbytes", "weights that are not modelled"),
-        ("vllm serve 'o/n", "badly quoted"),
-        ("vllm serve o/n & vllm serve p/q", "give one command"),
-        ("vllm serve o/n --cpu-offload-gb 10 -dcp 2", "2 parts are not modelled\n  --cpu-offload-gb moves weights to the host\n  --decode-context-parallel-size splits"),
-        ("vllm serve --port 8000", "names no model"),
-        ("nginx -c x", "starts no engine that is known"),
-        ("python3 -m sglang.launch_server --model-path o/n --dp-size 4", "starts 4 engines"),
-        ("python3 -m sglang.launch_server --model-path o/n --tp 4 --dp 3 --enable-dp-attention", "cannot be divided by 3"),
-        ("trtllm-serve o/n --extra_llm_api_options absent.yaml", "no such file"),
-        ("trtllm-serve o/n --kv_cache_dtype nvfp4", "a KV cache in 'nvfp4' is not modelled"),
-        ("trtllm-serve o/n --video_pruning_rate 0.5", "--video_pruning_rate leaves out tokens of videos"),
-        ("trtllm-serve o/n --agent_percentage 0.5", "may change memory or speed, which is not modelled"),
-    ],
-)  # fmt: skip
-def test_a_launch_that_cannot_be_read_is_refused(capplan, line, says):
-    ran = capplan("estimate", "--launch", line, "--hardware", "h100-sxm", "--concurrency", 1, "--offline")
-    assert ran.code == 2
-    assert says in ran.err
-
-
-@pytest.mark.parametrize(
-    ("line", "read"),
-    [
-        ("vllm serve o/n -tp 4 --max-model-len 32k --gpu-memory-utilization=0.8", {"tensor_parallel": 4, "max_model_len": 32_000, "memory_fraction": 0.8}),
-        ("vllm serve o/n --runner generate --max-model-len 9", {"max_model_len": 9, "pooling": False}),
-        ("vllm serve o/n --runner pooling --convert embed", {"pooling": True}),
-        ("vllm serve o/n --task score --disable-chunked-prefill", {"pooling": True, "chunked_prefill": False}),
-        ("vllm serve o/n --enable-lora --max-loras 4 --lora-modules a=b c=d --max-cpu-loras 8 -tp 2",
-         {"adapters": LoraTerms(8, 4, 16), "tensor_parallel": 2}),
-        ("vllm serve o/n --max-loras 4", {"adapters": None}),
-        ("python3 -m sglang.launch_server --model-path o/n --lora-paths a=b c=d --max-lora-rank 8 --lora-target-modules all --tp 2",
-         {"adapters": LoraTerms(8, 8, 8), "tensor_parallel": 2}),
-        ("sglang serve --model-path o/n --is-embedding --enable-mixed-chunk", {"pooling": True, "chunked_prefill": True}),
-        ("vllm serve o/n --max-model-len 32K", {"max_model_len": 32_768}),
-        ("vllm serve --trust-remote-code o/n --tensor_parallel_size 2", {"tensor_parallel": 2}),
-        ("docker run --gpus all -e HF_TOKEN=s -p 80:80 vllm/vllm-openai:v0.19.1 --model o/n", {"version": "0.19.1"}),
-        ("A=1 python -m vllm.entrypoints.openai.api_server --model o/n -tp 2", {"tensor_parallel": 2}),
-        ("vllm serve o/n -tp 2 -dp 4 -ep", {"tensor_parallel": 2, "data_parallel": 4, "expert_parallel": 8}),
-        ("docker run lmsysorg/sglang:v0.5.9-cu126 python3 -m sglang.launch_server --model-path o/n --tp 8 --dp 4 --enable-dp-attention --max-running-requests 64",
-         {"engine": "sglang", "version": "0.5.9", "tensor_parallel": 2, "data_parallel": 4, "max_num_seqs": 16}),
-        ("trtllm-serve o/n --tp_size 4 --kv_cache_dtype fp8 --hf_revision main --num_serve_frontends 2 --grpc --telemetry",
-         {"tensor_parallel": 4, "kv_dtype": "fp8", "revision": "main", "data_parallel": 1}),
-        ("trtllm-serve o/n --tp_size 4 --enable_attention_dp --backend pytorch --kv_cache_dtype auto",
-         {"tensor_parallel": 1, "data_parallel": 4, "kv_dtype": None}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("line", "read"), rows("launches")["read"])
 def test_launches_as_people_write_them(line, read):
     launch = read_command_line(line)
     assert launch.model == "o/n"
-    assert {name: getattr(launch, name) for name in read} == read
+    assert {name: getattr(launch, name) for name in read} == records(read)
 
 
 def test_what_was_not_read_is_named_without_its_value(capplan):
@@ -764,44 +658,18 @@ def test_whole_towers_take_memory_of_every_rank():
     assert whole - split == pytest.approx(tower * 3 / 4)
 
 
-def test_an_estimate_of_a_launch_is_that_of_its_flags(capplan):
-    by_launch = capplan("estimate", "--launch", "vllm serve llama-3.1-8b -tp 2 --kv-cache-dtype fp8 --max-num-seqs 64",
-                        "--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")  # fmt: skip
-    by_flags = capplan("estimate", "llama-3.1-8b", "-tp", 2, "--kv-dtype", "fp8", "--max-num-seqs", 64,
-                       "--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")  # fmt: skip
-    assert by_launch.code == by_flags.code == 0
-    assert json.loads(by_launch.out)["result"] == json.loads(by_flags.out)["result"]
-
-
-@pytest.mark.parametrize(
-    ("launch", "flags"),
-    [
-        ("vllm serve llama-3.1-8b --runner pooling", ("--runner", "pooling")),
-        ("vllm serve llama-3.1-8b --enable-lora --max-loras 8 --max-lora-rank 64", ("--max-loras", 8, "--max-lora-rank", 64)),
-        ("python3 -m sglang.launch_server --model-path llama-3.1-8b --is-embedding", ("--engine", "sglang", "--runner", "pooling")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("launch", "flags"), rows("launches")["flags"])
 def test_an_estimate_of_what_is_read_is_that_of_its_flags(capplan, launch, flags):
     load = ("--hardware", "h100-sxm", "--concurrency", 8, "--offline", "--format", "json")
     by_launch = capplan("estimate", "--launch", launch, *load)
-    by_flags = capplan("estimate", "llama-3.1-8b", *flags, *load)
+    by_flags = capplan("estimate", "llama-3.1-8b", *shlex.split(flags), *load)
     assert by_launch.code == by_flags.code == 0, by_launch.err
     assert json.loads(by_launch.out)["result"] == json.loads(by_flags.out)["result"]
 
 
 def test_prompts_that_are_not_cut_stall_those_who_decode(capplan):
     """Beside chunks the longest pause between tokens is a chunk; beside whole prompts it is a prompt."""
-    load = (
-        "--hardware",
-        "h100-sxm",
-        "--concurrency",
-        16,
-        "--input-tokens",
-        16_000,
-        "--offline",
-        "--format",
-        "json",
-    )
+    load = shlex.split("--hardware h100-sxm --concurrency 16 --input-tokens 16000 --offline --format json")
     line = "vllm serve llama-3.1-8b --max-model-len 20000 --max-num-batched-tokens"
     cut, whole = (
         json.loads(capplan("estimate", "--launch", f"{line} {more}", *load).out)["result"]["tpot_s"]["p99"]
@@ -814,13 +682,8 @@ def test_prompts_that_are_not_cut_stall_those_who_decode(capplan):
 
 
 def test_a_pooled_model_generates_no_tokens(capplan):
-    words = (
-        "--launch",
-        "vllm serve llama-3.1-8b --runner pooling",
-        "--hardware",
-        "h100-sxm",
-        "--concurrency",
-        8,
+    words = shlex.split(
+        "--launch 'vllm serve llama-3.1-8b --runner pooling' --hardware h100-sxm --concurrency 8"
     )
     ran = capplan("estimate", *words, "--output-tokens", 9, "--offline")
     assert (ran.code, ran.out) == (2, "")

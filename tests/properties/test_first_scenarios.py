@@ -12,14 +12,9 @@ from capplan.deploy.known_deployment import known_deployment
 from capplan.readers.catalogue.scenarios import described, scenario_word, shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml, schema_line
 from capplan.scenario.command_flags import FirstScenario
-from capplan.scenario.first_scenario import (
-    ASSUMED,
-    CASES,
-    DEFAULTS,
-    Known,
-    first_scenario_text,
-)
+from capplan.scenario.first_scenario import ASSUMED, CASES, DEFAULTS, Known, first_scenario_text
 from capplan.scenario.scenario import DEFAULT_HARDWARE, read_scenario, scenario_from
+from tests.files import written_to
 from tests.sweeps import size_on_few_requests
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -80,36 +75,10 @@ def test_a_rate_without_a_unit_is_one_of_requests_a_second(capplan, tmp_path):
 
 
 def test_a_file_that_exists_is_left_alone(capplan, tmp_path):
-    file = tmp_path / "mine.yaml"
-    file.write_text("kept")
+    file = written_to(tmp_path / "mine.yaml", "kept")
     for words in (SAID, ("--from", "support-chat")):
         assert "exists; name another file" in capplan.refused("init", file, *words, "--offline")
         assert file.read_text() == "kept"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ((), "nothing says what to plan; give what is known"),
-        (("--model", "lama-3.1-8b"), "did you mean"),
-        (("--model", "qwen3-8b", "--request-rate", "fast"), "traffic[0].request_rate"),
-        (("--model", "qwen3-8b", "--input-tokens", "1,2,3"), "a mean and a 95th percentile"),
-        (("--model", "qwen3-8b", "--hardware", "h109"), "unknown hardware 'h109'"),
-        (("--from", "suport-chat"), "did you mean 'support-chat'?"),
-        (("--from", "vllm serve qwen3-8b --cpu-offload-gb 10"), "moves weights to the host"),
-        (("--from", "vllm serve <MODEL> -tp 2"), "its model is the placeholder <MODEL>\n  name the model: --model"),
-        (("--from", "vllm serve $MODEL -tp 2"), "its model is the variable $MODEL, which nothing before it sets"),
-        (("--from", ""), "--from: is empty; known commands: vllm serve"),
-        (("--from", "  "), "--from: is empty; known commands: vllm serve"),
-        (("--from", "prometheus:9090"), "is no file; a server is named with http://: --from http://prometheus:9090"),
-        (("--from", "support-chat", "--model", "qwen3-8b"), "copies a scenario as it is"),
-        (("--from", "support-chat", "--use-case", "chat"), "copies a scenario as it is"),
-        (("--use-case", "chatt"), "did you mean 'chat'?"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_used_writes_nothing(capplan, tmp_path, words, says):
-    assert says in capplan.refused("init", tmp_path / "mine.yaml", *words, "--offline")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_is_missing_is_named(capplan, tmp_path):

@@ -1,6 +1,7 @@
 """Laws of what fits and of what a sequence keeps, asked as a person asks them: through the command line."""
 
 import json
+import shlex
 
 import pytest
 
@@ -112,15 +113,8 @@ def test_the_longest_context_fits_and_one_block_more_does_not(asked):
 
 
 def test_more_memory_and_fewer_bytes_never_hold_less(asked):
-    words = (
-        "fit",
-        "llama-3.1-8b",
-        "--max-model-len",
-        "8192",
-        "--max-num-seqs",
-        "256",
-        "--max-num-batched-tokens",
-        "8192",
+    words = shlex.split(
+        "fit llama-3.1-8b --max-model-len 8192 --max-num-seqs 256 --max-num-batched-tokens 8192"
     )
     sizes = [
         asked(*words, "--hardware", name)["max_concurrency"]
@@ -134,19 +128,7 @@ def test_more_memory_and_fewer_bytes_never_hold_less(asked):
 
 def test_figures_of_a_replica_are_those_of_all_of_its_groups(capplan):
     """Eight attention groups share no cache: every count of the replica is eight times that of a group."""
-    words = (
-        "fit",
-        "deepseek-v3",
-        "--hardware",
-        "b200",
-        "-dp",
-        "8",
-        "-ep",
-        "8",
-        "--offline",
-        "--format",
-        "json",
-    )
+    words = shlex.split("fit deepseek-v3 --hardware b200 -dp 8 -ep 8 --offline --format json")
     found = capplan.result(*words)
     assert found["attention_groups"] == 8
     for name in ("max_num_seqs", "kv_cache_tokens", "max_concurrency"):

@@ -19,17 +19,12 @@ from capplan.engine.profile import Scheduling
 from capplan.fleet.load.offered import users_idle_from_s
 from capplan.serving import flat_core, fleet_simulator, simulator
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
-from capplan.serving.fleet_simulator import (
-    EnginePlan,
-    FleetRun,
-    simulate_disaggregated,
-    simulate_fleet,
-)
+from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, EarlyEnd, LatencyLimit, timeline_of
 from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup, KvLink
+from tests.constant_steps import constant_steps
 from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -319,8 +314,7 @@ def dispatched(*load, **options) -> FleetRun:
 @pytest.mark.parametrize("core", CORES)
 def test_prompts_that_end_together_move_on_in_the_order_of_their_engines(core: str) -> None:
     """Two prompts of 1 s on two engines, of which the first decodes longer: each decode engine gets the one that the dispatcher sends it."""
-    one, none = np.array([1.0]), np.array([[0.0]])
-    table = StepTable(one, 0.5 * one, 0 * one, one, none, one, one, one, one, none)
+    table = constant_steps(0.5)
     engine = EngineSetup(table, Scheduling("mixed", 4, 64), 10)
     plans = EnginePlan(engine, 2), EnginePlan(engine, 2)
     requests = Requests(np.full(2, 9), np.array([9, 3]), np.zeros(2))
@@ -334,8 +328,7 @@ def test_prompts_that_end_together_move_on_in_the_order_of_their_engines(core: s
 @pytest.mark.parametrize("core", CORES)
 def test_a_request_of_one_token_needs_no_room_in_a_decode_engine(core: str) -> None:
     """Forty blocks of prompt, where decode engines hold three: served if one token is asked for, else shed."""
-    one, none = np.array([1.0]), np.array([[0.0]])
-    table = StepTable(one, 0.5 * one, 0 * one, one, none, one, one, one, one, none)
+    table = constant_steps(0.5)
     rules = Scheduling("mixed", 4, 1024)
     plans = EnginePlan(EngineSetup(table, rules, 100), 1), EnginePlan(EngineSetup(table, rules, 3), 1)
     users = Requests(np.full(3, 640), np.array([1, 2, 1]))
@@ -387,8 +380,7 @@ def test_users_behind_a_router_of_cores_see_what_the_dispatcher_gives(
 
 def test_a_router_of_pools_counts_no_request_as_ended_before_it_has() -> None:
     """Prompts of 1 s, one decode step of 2 s. The third arrives there at 2.6 s, when the first two decode until 3 and 3.5 s."""
-    one, none = np.array([1.0]), np.array([[0.0]])
-    table = StepTable(one, 2.0 * one, 0 * one, one, none, one, one, one, one, none)
+    table = constant_steps(2.0)
     engine = EngineSetup(table, Scheduling("mixed", 1, 64), 10)
     plans = EnginePlan(engine, 3), EnginePlan(engine, 3, "least_loaded")
     requests = Requests(np.full(4, 9), np.full(4, 2), np.array([0.0, 0.5, 1.6, 30.0]))

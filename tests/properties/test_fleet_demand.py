@@ -9,20 +9,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.fleet.engine_options import TierTokens
-from capplan.fleet.load.demand import (
-    CACHED_SHARE,
-    FREE_SHARE,
-    Demand,
-    demand_of_classes,
-    drawn_requests,
-)
+from capplan.fleet.load.demand import CACHED_SHARE, FREE_SHARE, Demand, demand_of_classes, drawn_requests
 from capplan.fleet.load.offered import SamplePath
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.length import empirical, fixed, lognormal, uniform
 from capplan.workload.request_class import RequestClass
 from capplan.workload.statistics import PrefixReuse
+from tests.nearness import near
 
-FEW = settings(max_examples=40, deadline=None)
 CHAT = RequestClass(
     "chat", uniform(200, 1000), lognormal(300, 0.8), 3.0, shared_prefix_tokens=100, prefix_hit_fraction=0.6
 )
@@ -37,11 +31,6 @@ def demand(*classes):
     return demand_of_classes(classes)
 
 
-def near(value):
-    return pytest.approx(value, rel=1e-9)
-
-
-@FEW
 @given(
     st.lists(
         st.tuples(st.floats(0.1, 9.0), st.lists(st.integers(1, 4000), min_size=1, max_size=9), st.integers(1, 900)),
@@ -79,7 +68,6 @@ def test_a_fixed_prefix_is_cached_for_those_who_find_it():
     assert demand(CODE, USERS).lengths.input_tokens == near((1 * 2000 + 3 * 700) / 4)
 
 
-@FEW
 @given(st.floats(0.0, 60.0), st.integers(0, 3))
 def test_the_rate_of_users_falls_with_what_they_wait(response_s, copies):
     mix = demand(CHAT, USERS, *[CODE] * copies)
@@ -89,14 +77,10 @@ def test_the_rate_of_users_falls_with_what_they_wait(response_s, copies):
     assert found.tolist() == near([3 + copies + 60 / (20 + response_s), 3 + copies + 3])
 
 
-@FEW
 @given(st.floats(0.0, 40_000.0), st.floats(0.0, 20_000.0), st.floats(0.0, 1e-3))
 def test_half_of_a_cache_and_its_tiers_hold_prefixes_and_what_a_tier_finds_is_loaded(cache, behind, load_s):
     mix = demand(CHAT, AGENTS)
-    plain, tiered = (
-        mix.with_cache(cache),
-        mix.with_cache(cache, [TierTokens(behind, load_s)]),
-    )
+    plain, tiered = (mix.with_cache(cache), mix.with_cache(cache, [TierTokens(behind, load_s)]))
 
     def share(tokens):
         return float(np.interp(tokens / 16, [0, 100, 1000], [0.0, 0.3, 0.8]))
@@ -195,7 +179,6 @@ def test_draws_have_the_rate_the_variation_and_the_shares_that_were_asked_for():
     assert (drawn.cached_tokens[~code] == 100).mean() == pytest.approx(0.6, abs=0.015)
 
 
-@FEW
 @given(st.floats(0.01, 3.0), st.sampled_from([1, 2, 16]), st.floats(0.5, 4.0))
 def test_loads_and_replicas_share_one_sample_path(share, replicas, slowness):
     """Whatever the load, the same requests; steps that are slower make them come sooner, and thoughts shorter."""

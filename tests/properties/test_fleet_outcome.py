@@ -23,15 +23,12 @@ from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, joint_timeline
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from capplan.workload.request_class import Slo, Target
+from tests.constant_steps import constant_steps
 
 FEW = settings(max_examples=30, deadline=None)
-ONE = np.array([1.0])
-TABLE = StepTable(
-    ONE, 0.25 * ONE, 0 * ONE, ONE, np.array([[0.0]]), ONE, 0.5 * ONE, ONE, ONE, np.array([[0.0]])
-)
+TABLE = constant_steps(0.25, 0.5)
 SLO = Slo(
     (
         Target("ttft", "p95", 1.5),
@@ -112,9 +109,9 @@ def test_totals_are_sums_over_replicas(seed):
     cached, worked = (
         sum(getattr(part, name) for part in parts) for name in ("cached_tokens", "prefill_tokens")
     )
-    assert found.prefix_hit_fraction == near(cached / (cached + worked) if cached + worked else 0.0)
-    assert found.preemptions == sum(part.preemptions for part in parts)
-    assert found.preemptions == sum(figures.preemptions for figures in found.classes.values())
+    assert found.all.prefix_hit_fraction == near(cached / (cached + worked) if cached + worked else 0.0)
+    assert found.all.preemptions == sum(part.preemptions for part in parts)
+    assert found.all.preemptions == sum(figures.preemptions for figures in found.classes.values())
     for index, name in enumerate(("chat", "code")):
         totals = [part.class_totals[index] for part in parts if index in part.class_totals]
         prompts = sum(t.prompt_tokens for t in totals)

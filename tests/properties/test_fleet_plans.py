@@ -5,7 +5,6 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from capplan.fleet.review import phase_times, plan_details, sizing_of, target_margins
 from capplan.fleet.search.layouts import search
@@ -18,9 +17,9 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.request_class import Slo, Target
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
-FEW = settings(max_examples=40, deadline=None)
 SCENARIO = """name: small
 model: Qwen/Qwen2.5-0.5B
 traffic:
@@ -46,8 +45,7 @@ def place(found):
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    path = tmp_path_factory.mktemp("plans") / "small.yaml"
-    path.write_text(SCENARIO)
+    path = written_to(tmp_path_factory.mktemp("plans") / "small.yaml", SCENARIO)
     return asked_fleet(read_scenario(path), offline=True)
 
 

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from capplan.money.comparison import OwnFleet, PaidReplicas, breakeven_rate
+from capplan.money.comparison import PaidReplicas, breakeven_rate
 from capplan.money.hosted import Hosted, TokenPrice, TokenRates, hosted_bill, hosted_traffic
 from capplan.money.order import Machine, Survival, order_of
-from capplan.money.price import Prices
 from capplan.money.prompt_cache import reused_fraction, stored_fraction
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass
+from tests.ledgers import fleet_that_costs
 
 USD = st.floats(0.01, 20.0)
 CLASSES = st.builds(
@@ -107,7 +107,7 @@ def by_the_replica(rate, usd, spares=0):
 def test_the_breakeven_of_two_pools_is_that_of_a_scan_of_all_their_steps(prefill, decode, people, margin):
     """Two pools grow at rates of their own, so the fleet is dearer and cheaper in turns before it is cheaper for good."""
     groups = tuple(by_the_replica(*pool) for pool in (prefill, decode))
-    own = OwnFleet(1.0, groups, Prices(people=people), prefill[1] + decode[1])
+    own = fleet_that_costs(groups, prefill[1] + decode[1], people)
     per_request = margin * (prefill[1] / prefill[0] + decode[1] / decode[0])
     rates = own.step_rates
     usd = own.usd_at(rates)
@@ -126,7 +126,7 @@ def test_the_breakeven_of_whole_machines_is_that_of_a_scan_of_all_their_steps(ca
     def usd_of(busy):
         return order_of(machines, gpus, 8, busy, Survival(count=lost)).usd_per_hour
 
-    own = OwnFleet(1.0, (PaidReplicas(carried, usd_of),), Prices(), usd_of(1))
+    own = fleet_that_costs((PaidReplicas(carried, usd_of),), usd_of(1))
     per_request = margin * 16.0 / (8 // gpus) / carried
     rates = carried * np.arange(301)
     usd = own.usd_at(rates)
@@ -147,12 +147,8 @@ def test_the_breakeven_of_whole_machines_is_that_of_a_scan_of_all_their_steps(ca
 def test_at_the_breakeven_both_cost_the_same_and_beyond_it_the_fleet_never_more(
     people, overhead, replica, carried, spares, per_request
 ):
-    own = OwnFleet(
-        1.0,
-        (by_the_replica(carried, replica, spares),),
-        Prices(people=people, overhead=overhead),
-        replica * (1 + spares),
-    )
+    groups = (by_the_replica(carried, replica, spares),)
+    own = fleet_that_costs(groups, replica * (1 + spares), people, overhead)
     rates = carried * np.arange(2001)
     even = breakeven_rate(own.usd_at(rates).__getitem__, rates, lambda rate: per_request * rate)
     if even is None:

@@ -8,13 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrate.interval_fit import UNITS, Residual, conformal_intervals, regime_intervals
-from capplan.accuracy.bounded import (
-    LEAST_POINTS,
-    LEVELS,
-    Interval,
-    interval_of,
-    regime_keys,
-)
+from capplan.accuracy.bounded import LEAST_POINTS, LEVELS, Interval, interval_of, regime_keys
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.workload.request_class import METRICS, STATISTICS
 from tests.sweeps import examples

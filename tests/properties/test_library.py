@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SURFACE = {
     "load_scenario": "(path: str | PathLike[str], *settings: str) -> Scenario",
     "plan_fleet": "(scenario: Scenario | str | PathLike[str], *, offline: bool = False) -> FleetResult",
-    "estimate": "(model: str, hardware: str, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, expert_parallel: int = 1, data_parallel: int = 1, weight_dtype: str | None = None, kv_dtype: str | None = None, engine: str = vllm, engine_version: str | None = None, max_model_len: int | None = None, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None, cuda_graphs: int | None = None, gpu_memory_utilization: float | None = None, backend: str | None = None, n_gpu_layers: int | None = None, n_cpu_moe: int | None = None, host_bandwidth: float | None = None, host_memory: float | None = None, calibration: Path | None = None, revision: str | None = None, offline: bool = False, input_tokens: int = 1024, output_tokens: int = 256, concurrency: int | None = None, request_rate: float | None = None, prefix_hit_fraction: float = 0.0) -> Result",
+    "estimate": "(model: str, hardware: str, *, tensor_parallel: int = 1, pipeline_parallel: int = 1, expert_parallel: int = 1, data_parallel: int = 1, weight_dtype: str | None = None, kv_dtype: str | None = None, engine: str = vllm, engine_version: str | None = None, max_model_len: int | None = None, max_num_seqs: int | None = None, max_num_batched_tokens: int | None = None, cuda_graphs: int | None = None, gpu_memory_utilization: float | None = None, backend: str | None = None, n_gpu_layers: int | None = None, tensor_split: str | None = None, split_mode: str = layer, main_gpu: int | None = None, n_cpu_moe: int | None = None, host_bandwidth: float | None = None, host_memory: float | None = None, calibration: Path | None = None, revision: str | None = None, offline: bool = False, input_tokens: int = 1024, output_tokens: int = 256, concurrency: int | None = None, request_rate: float | None = None, prefix_hit_fraction: float = 0.0) -> Result",
     "kv_size": "(model: str, contexts: Sequence[int] = (), *, offline: bool = False, sequences: int = 1, kv_dtype: str | None = None, tensor_parallel: int = 1, engine: str = vllm, engine_version: str | None = None, max_num_batched_tokens: int | None = None) -> Result",
     "simulate": "(scenario: Scenario | str | PathLike[str], *, seed: int = 7, until_s: float | None = None, "
     "warm_up_s: float | None = None, trace: str | PathLike[str] | None = None, offline: bool = False) -> Result",
@@ -27,7 +28,7 @@ SURFACE = {
 OPTIONS = {
     "EstimateOptions": {
         "tensor_parallel", "pipeline_parallel", "expert_parallel", "data_parallel", "weight_dtype", "kv_dtype", "engine", "engine_version",
-        "max_model_len", "max_num_seqs", "max_num_batched_tokens", "cuda_graphs", "gpu_memory_utilization", "backend", "n_gpu_layers", "n_cpu_moe", "host_bandwidth", "host_memory", "calibration", "revision", "offline",
+        "max_model_len", "max_num_seqs", "max_num_batched_tokens", "cuda_graphs", "gpu_memory_utilization", "backend", "n_gpu_layers", "tensor_split", "split_mode", "main_gpu", "n_cpu_moe", "host_bandwidth", "host_memory", "calibration", "revision", "offline",
         "input_tokens", "output_tokens", "concurrency", "request_rate", "prefix_hit_fraction",
     },
     "KvOptions": {"sequences", "kv_dtype", "tensor_parallel", "engine", "engine_version", "max_num_batched_tokens"},
@@ -79,31 +80,11 @@ def json_of(capplan, *words):
 
 def test_sizes_and_estimates_are_those_of_the_commands(capplan):
     sizes = cp.kv_size("llama-3.1-8b", [8192, 131072], kv_dtype="fp8", tensor_parallel=2, offline=True)
-    words = (
-        "kv-size",
-        "llama-3.1-8b",
-        "--context",
-        "8192",
-        "--context",
-        "131072",
-        "--kv-dtype",
-        "fp8",
-        "-tp",
-        "2",
-    )
+    words = shlex.split("kv-size llama-3.1-8b --context 8192 --context 131072 --kv-dtype fp8 -tp 2")
     assert sizes.data == json_of(capplan, *words)
     assert list(sizes.to_pandas()["context_tokens"]) == [8192, 131072]
     guess = cp.estimate("llama-3.1-8b", "h100-sxm", concurrency=16, weight_dtype="fp8", offline=True)
-    words = (
-        "estimate",
-        "llama-3.1-8b",
-        "--hardware",
-        "h100-sxm",
-        "--concurrency",
-        "16",
-        "--weight-dtype",
-        "fp8",
-    )
+    words = shlex.split("estimate llama-3.1-8b --hardware h100-sxm --concurrency 16 --weight-dtype fp8")
     assert guess.data == json_of(capplan, *words)
     assert guess.to_pandas()["ttft_s.mean"][0] == guess.data["ttft_s"]["mean"]
     assert any("KV cache" in text for text in guess.assumptions)

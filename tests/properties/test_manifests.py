@@ -15,6 +15,7 @@ from capplan.deploy.replica_launch import ReplicaLaunch
 from capplan.errors import InputError
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml
+from tests.files import written_to
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
 
@@ -53,8 +54,7 @@ def test_every_engine_of_a_manifest_is_read(name):
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if "refused" in row])
 def test_a_manifest_without_an_engine_is_named(capplan, tmp_path, name):
     """In a line with what it is, and one with what is missing; nothing is asked of it that a trace has."""
-    file = tmp_path / "given.yaml"
-    file.write_text(ROWS[name]["text"])
+    file = written_to(tmp_path / "given.yaml", ROWS[name]["text"])
     ran = capplan("init", tmp_path / "made.yaml", "--from", file, "--offline")
     assert ran.code == 2
     assert ROWS[name]["refused"] in ran.err
@@ -93,8 +93,7 @@ def test_every_export_is_read_back(capplan, plan, target, tmp_path):
     image = ["--image", "r/n:1"] if target == "dynamo" else []
     ran = capplan("export", "--plan", changed, "--target", target, *image)
     assert ran.code == 0, ran.err
-    file = tmp_path / "exported"
-    file.write_text(ran.out)
+    file = written_to(tmp_path / "exported", ran.out)
     made = capplan("init", tmp_path / "made.yaml", "--from", file, "--offline")
     if target in STARTS_NONE:
         assert made.code == 2

@@ -81,7 +81,6 @@ def test_longer_sequences_never_fit_more_often(layers, profile, context, factor)
     assert plan.reserved_bytes_per_sequence[0] <= plan.reserved_bytes_per_sequence[1]
 
 
-@settings(max_examples=40, deadline=None)
 @given(LAYERS, st.sampled_from(PROFILES))
 def test_more_ranks_never_hold_more_weights_each(layers, profile):
     network = network_of(layers)
@@ -129,7 +128,6 @@ def test_parts_of_the_budget_sum_to_what_may_be_used(layers, profile, gib):
     assert plan.usable_bytes == pytest.approx(0.9 * gib * GIB)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.sampled_from(PROFILES), st.floats(16.0, 200.0))
 def test_cache_in_half_the_bytes_holds_twice_the_tokens(profile, gib):
     network = network_of((layer_of(FULL),) * 8)

@@ -10,6 +10,7 @@ from capplan.memory.launch import engine_launch
 from capplan.memory.plan import memory_plan
 from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection
 from capplan.model.sharding import Sharding
+from tests.nearness import near
 
 GIB = 2.0**30
 HIDDEN, INNER, VOCABULARY, HEADS, KV_HEADS, WIDTH, LAYERS, CONTEXT = 512, 1536, 32000, 16, 8, 64, 6, 4096
@@ -61,10 +62,6 @@ def plan(
         fast_links=links,
     )
     return memory_plan(model, launch, with_most_graphs(profile, 0) if eager else profile)
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 def weights_of_rank(tensor=1, *, stage_layers=LAYERS, embedding=True, head=True):

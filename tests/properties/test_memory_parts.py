@@ -31,6 +31,7 @@ from capplan.model.parameters import (
     weight_elements_by_class,
 )
 from capplan.model.sharding import Sharding
+from tests.nearness import near
 
 HIDDEN, LAYERS, VOCABULARY, GIB = 256, 4, 8000, 2.0**30
 ATTENTION = Attention(8, 4, 32, 32)
@@ -38,10 +39,6 @@ HEAD = Projection("lm_head", "lm_head", HIDDEN, VOCABULARY, "columns")
 VLLM = profile("vllm")
 NEWEST = [known[-1] for known in ENGINES.values()]
 newest_engines = pytest.mark.parametrize("engine", NEWEST, ids=[e.engine for e in NEWEST])
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 def network(layer=None, **changed):

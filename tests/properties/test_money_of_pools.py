@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.money.commitments import GroupUse, Offer, cheapest_mix, mix_of
-from capplan.money.who_pays import ClassUse, PaidPool, who_pays, who_pays_for_pools
+from capplan.money.who_pays import ClassUse, PaidPool, who_pays
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart
@@ -61,9 +61,9 @@ def result(capplan):
 
 def test_each_pool_is_paid_by_those_who_use_it():
     """Chat prefills 100 x 1 s of 300 s and decodes all 300 s: a third of the 600 $ of one pool, all 900 $ of the other."""
-    chat = ClassUse("chat", "a", 100.0, 1.0, 1.0, 1.0, 3.0)
-    mail = ClassUse("mail", "b", 200.0, 1.0, 1.0, 1.0, 0.0)
-    bill = who_pays_for_pools([chat, mail], PaidPool(600.0, 1, 1000.0), PaidPool(900.0, 4, 500.0))
+    chat = ClassUse("chat", "a", 100.0, 1.0, 1.0, 1.0, 3.0, groups=(0, 1))
+    mail = ClassUse("mail", "b", 200.0, 1.0, 1.0, 1.0, 0.0, groups=(0, 1))
+    bill = who_pays([chat, mail], PaidPool(600.0, 1, 1000.0), PaidPool(900.0, 4, 500.0))
     # of 1,000 s at 600 $ 300 s are used, of 500 s at 900 $ as many; the rest is idle
     assert [share.prefill_usd for share in bill.shares] == pytest.approx([60.0, 120.0])
     assert [share.decode_usd for share in bill.shares] == pytest.approx([540.0, 0.0])
@@ -79,9 +79,8 @@ def test_pools_that_cost_as_they_work_are_paid_like_identical_replicas(uses, usd
     prefill, decode = (sum(u.requests * s for u, s in zip(uses, phase, strict=True)) for phase in (
         [u.prefill_s for u in uses], [u.decode_s for u in uses]))  # fmt: skip
     whole = prefill + decode
-    apart = who_pays_for_pools(
-        uses, PaidPool(usd * prefill / whole, 1, prefill), PaidPool(usd * decode / whole, 1, decode)
-    )
+    pools = PaidPool(usd * prefill / whole, 1, prefill), PaidPool(usd * decode / whole, 1, decode)
+    apart = who_pays([replace(use, groups=(0, 1)) for use in uses], *pools)
     together = who_pays(uses, PaidPool(usd, 1, whole))
     assert [share.usd for share in apart.shares] == pytest.approx([share.usd for share in together.shares])
     assert sum(share.usd for share in apart.shares) == pytest.approx(usd)

@@ -1,6 +1,7 @@
 """Every command says the same of the same fleet at the same load; a plan that is a file says it again."""
 
 import json
+import shlex
 from dataclasses import astuple, replace
 from itertools import pairwise
 
@@ -30,6 +31,7 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
+from tests.files import written_to
 from tests.shipped import FLEETS, SCENARIOS, price_by_hand
 from tests.slower import made_slower
 
@@ -55,7 +57,7 @@ def as_simulated(trial):
     plan = trial.question.drafting
     if plan is None:
         return trial.replica, ENGINE_DEFAULTS
-    spec = spec_of_layout(trial.candidate.layout, trial.candidate.weight_dtype, trial.question)
+    spec = spec_of_layout(trial.candidate.layout, trial.question)
     drafting = replace(plan, draft_tokens=trial.replica.draft_tokens)
     return replica_of(spec), EngineOptions(drafting=drafting)
 
@@ -137,7 +139,7 @@ def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
     answer = answer_of(read_plan_file(small / "plan.json"), asked)
     from capplan.fleet.review import spec_of_layout
 
-    spec = spec_of_layout(answer.chosen.single.layout, answer.chosen.single.weight_dtype, asked.question)
+    spec = spec_of_layout(answer.chosen.single.layout, asked.question)
     row = point_result(
         Point(
             Contender("plan", spec),
@@ -190,16 +192,9 @@ def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small
 @pytest.mark.long
 def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
     path = str(small / "small.yaml")
-    flags = [
-        "--hardware",
-        "l40s",
-        "--confidence",
-        "60%",
-        "--set",
-        "traffic[0].request_rate=4 req/s",
-        "--set",
-        "fleet.spare_replicas=0",
-    ]
+    flags = shlex.split(
+        "--hardware l40s --confidence 60% --set 'traffic[0].request_rate=4 req/s' --set fleet.spare_replicas=0"
+    )
     found = result_of(capsys, "fleet", path, *flags)["result"]
     (small / "set.yaml").write_text(
         SMALL.replace("[h100-sxm, l40s]", "[l40s]")
@@ -250,15 +245,15 @@ def test_users_who_do_not_think_are_a_closed_loop(tmp_path):
 
 
 def test_a_device_without_room_for_a_prompt_is_a_line_with_the_way_out(tmp_path):
-    path = tmp_path / "tight.yaml"
-    path.write_text(
+    path = written_to(
+        tmp_path / "tight.yaml",
         """name: tight
 model: meta-llama/Llama-3.1-70B-Instruct
 weight_dtype: fp8
 traffic: [{name: chat, request_rate: 20 req/s, input_tokens: {mean: 1800, p95: 6000}, output_tokens: {mean: 350, p95: 900}}]
 slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}
 fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 1}
-"""
+""",
     )
     asked = asked_fleet(read_scenario(path), offline=True)
     answer = fleet_for(replace(asked, question=replace(asked.question, requests=4000)))
@@ -313,7 +308,9 @@ def test_the_bounds_of_the_search_hold_at_full_length():
     ratios = []
     for path in SCENARIOS[:5]:
         question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=10_000)
-        found = sorted(search(question).candidates, key=lambda item: item.layout.in_words(""))
+        found = sorted(
+            search(question).candidates, key=lambda item: replace(item.layout, weight_format="").in_words()
+        )
         for candidate in np.random.default_rng(3).choice(len(found), min(len(found), 3), replace=False):
             trial = Trial(found[candidate], question, {})
             limit = trial.limit(16, 1.0, trial.limits)
@@ -353,7 +350,7 @@ def test_other_draws_give_the_same_plan_or_one_replica_more_or_less(small):
     for seed in (1, 7, 19, 42):
         drawn = replace(question, seed=seed)
         sized.append(Search(drawn, search(drawn).candidates, free()).cheapest(0.8))
-    assert len({item.trial.candidate.layout.in_words("") for item in sized}) == 1
+    assert len({replace(item.trial.candidate.layout, weight_format="").in_words() for item in sized}) == 1
     assert len({item.trial.candidate.layout.device.name for item in sized}) == 1
     assert max(item.busy for item in sized) - min(item.busy for item in sized) <= 1
 
@@ -367,13 +364,15 @@ def test_a_plan_for_a_trace_holds_when_replayed_and_two_thirds_of_it_do_not(tmp_
     outputs = np.minimum(rng.lognormal(4.6, 0.6, arrivals.size) + 4, 900).astype(int)
     rows = "".join(f"{at:.4f},{i},{o}\n" for at, i, o in zip(arrivals, inputs, outputs, strict=True))
     (tmp_path / "t.csv").write_text("timestamp,input_tokens,output_tokens\n" + rows)
-    path = tmp_path / "trace.yaml"
-    path.write_text("""name: trace
+    path = written_to(
+        tmp_path / "trace.yaml",
+        """name: trace
 model: llama-3.1-8b
 traffic: [{name: t, trace: t.csv}]
 slo: {ttft_p95: 600 ms, tpot_p95: 40 ms, confidence: 50 %}
 fleet: {hardware: l40s, tensor_parallel: 1, pipeline_parallel: 1, headroom: 0, spare_replicas: 0}
-""")
+""",
+    )
     replicas = result_of(capsys, "fleet", str(path))["result"]["chosen"]["replicas"]
     assert replicas >= 10
     assert result_of(capsys, "simulate", str(path))["result"]["missed"] == []
@@ -426,8 +425,7 @@ def test_routing_that_is_not_sized_is_an_assumption(small):
         "prefix_aware",
         "gpu_prefix_aware",
     ):
-        path = small / "routing.yaml"
-        path.write_text(SMALL.replace("fleet: {", f"fleet: {{routing: {routing}, "))
+        path = written_to(small / "routing.yaml", SMALL.replace("fleet: {", f"fleet: {{routing: {routing}, "))
         asked = asked_fleet(read_scenario(path), offline=True)
         stated = [item.what for item in asked.assumptions if item.key == "fleet.routing"]
         assert len(stated) == (routing not in ("round_robin", "random"))

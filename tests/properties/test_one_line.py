@@ -6,6 +6,7 @@ import pytest
 
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -45,8 +46,7 @@ def answered(ran):
 @pytest.mark.parametrize("name", LINES)
 def test_flags_are_answered_as_a_scenario_with_these_keys(name, capplan, tmp_path):
     flags, keys = LINES[name]
-    file = tmp_path / "line.yaml"
-    file.write_text(f"name: {MODEL}\nmodel: {MODEL}\n{keys}\n")
+    file = written_to(tmp_path / "line.yaml", f"name: {MODEL}\nmodel: {MODEL}\n{keys}\n")
     of_flags, origin = answered(capplan("fleet", MODEL, *flags, "--offline", "--format", "json"))
     of_file, _ = answered(capplan("fleet", file, "--offline", "--format", "json"))
     assert of_flags == of_file
@@ -84,43 +84,6 @@ def test_only_a_model_and_a_load_are_answered_with_stated_defaults():
     names = [device.name for device in scenario.fleet.hardware]
     assert {"h100-sxm", "b200", "l4"} <= set(names)
     assert len(names) == len(set(names)) > 20
-
-
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--ttft-p95", "3 apples"], "--ttft-p95: '3 apples' is not in s"),
-        (["--hardware", "h10"], "--hardware: unknown hardware 'h10': did you mean 'h100'?"),
-        (["--weight-dtype", "fp9"], "--weight-dtype: unknown weight dtype 'fp9': did you mean 'fp8'"),
-        (["--kv-dtype", "fp9"], "--kv-dtype: unknown KV dtype 'fp9'"),
-        (["--users", "20"], "--request-rate and --users: give one of them"),
-        (["--input-tokens", "1,2,3"], "--input-tokens: '1,2,3': write a mean"),
-        (["--think-time", "4 m"], "--think-time: '4 m'"),
-        (["--set=--confidence=most"], "--confidence: 'most' is not a percentage"),
-        (["--set", "slo.ttf_p95=1 s"], "overridden: slo.ttf_p95: unknown key 'ttf_p95'"),
-    ],
-)
-def test_a_mistake_names_its_flag(flags, says, capplan):
-    ran = capplan("fleet", MODEL, "--request-rate", "2 req/s", *flags, "--offline")
-    assert ran.code == 2
-    assert says in ran.err
-    assert "traffic[0]" not in ran.err
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["suport-chat"], "'suport-chat' is neither a scenario nor a model: did you mean 'support-chat'?"),
-        (["llama-3.2-1c"], "is neither a scenario nor a model: did you mean 'llama-3.2-1b'"),
-        (["nobody/nothing", "--request-rate", "1 req/s"], "nobody/nothing is no scenario file: model 'nobody/nothing': not shipped"),
-        ([MODEL], "no load is stated; e.g. --request-rate '8 req/s', --users 200"),
-        (["small-team", "--users", "9"], "--users: belongs to a MODEL, and small-team is a scenario"),
-        (["small-team", "--save", "a.yaml"], "--save: belongs to a MODEL"),
-        (["small-team", "--ttft-p95", "9"], "--ttft-p95: '9' is not in s"),
-    ],
-)  # fmt: skip
-def test_what_is_neither_a_scenario_nor_a_model_is_one_clear_line(words, says, capplan):
-    assert says in capplan.refused("fleet", *words, "--offline")
 
 
 def test_a_config_is_a_model_and_a_file_of_its_name_a_scenario(capplan, root, tmp_path, monkeypatch):

@@ -74,6 +74,7 @@ from capplan.operators.matmul import (
     matmul_flop,
     matmul_time_s,
 )
+from tests.nearness import near
 from tests.properties.ideal_device import ATTENTION, EXPERTS, INF, LATENT, LINEAR, MATMUL, NEVER, RING
 
 FEW = settings(max_examples=60, deadline=None)
@@ -81,10 +82,6 @@ FEW = settings(max_examples=60, deadline=None)
 FULL = (2560.0, 1000.0, 4096.0)
 HEADS = (8.0, 2.0, 64.0, 32.0)  # query heads, KV heads, widths of keys and values
 MLA = (8.0, 512.0, 64.0, 128.0, 96.0)  # query heads, latent, rotary, plain and value width
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 def test_a_matmul_bound_by_arithmetic_takes_its_flop_at_the_peak():

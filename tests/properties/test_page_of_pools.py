@@ -15,6 +15,7 @@ from capplan.report.safe_text import plain
 from capplan.review.findings import findings
 from capplan.review.levers import saved_levers
 from capplan.review.page import review_html, review_markdown, review_of
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart
@@ -181,8 +182,7 @@ def test_saved_levers_stand_on_the_page_as_they_were_saved(found, levers):
 def test_levers_of_something_else_are_refused(found, levers, tmp_path, change, said):
     answer = json.loads(levers.read_text())
     change(answer)
-    file = tmp_path / "levers.json"
-    file.write_text(json.dumps(answer))
+    file = written_to(tmp_path / "levers.json", answer)
     with pytest.raises(InputError, match=said):
         saved_levers(file, found.chosen)
 

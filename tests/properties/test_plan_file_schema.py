@@ -98,9 +98,7 @@ def test_a_digest_follows_the_content_of_its_file(monkeypatch, tmp_path, folder)
 )
 def test_a_malformed_schema_or_digest_is_refused(capplan, plan, tmp_path, change):
     assert f"plan_file.{next(iter(change))} is missing or malformed" in capplan.refused(
-        "check",
-        plan.parent / "small.yaml",
-        "--plan",
+        f"check {plan.parent / 'small.yaml'} --plan",
         with_origin(plan, tmp_path / "p.json", **change),
         "--offline",
     )

@@ -113,23 +113,6 @@ def test_a_pooled_model_holds_no_lm_head():
     assert not served.generates
 
 
-@pytest.mark.parametrize(
-    ("keys", "traffic", "place"),
-    [
-        ({}, {"output_tokens": 5}, "traffic[0].output_tokens"),
-        ({}, {"samples": 2}, "traffic[0].samples"),
-        ({"slo": {"itl_p99": "1 s"}}, {}, "slo.itl_p99"),
-        ({"speculation": {"method": "ngram", "acceptance": 0.5}}, {}, "speculation"),
-        ({"fleet": {"disaggregation": "only"}}, {}, "fleet.disaggregation"),
-        ({"runner": "draft"}, {}, "runner"),
-    ],
-)
-def test_what_is_about_outputs_is_refused(keys, traffic, place, capplan, tmp_path):
-    path = tmp_path / "s.yaml"
-    path.write_text(json.dumps(BASE | keys | {"traffic": [BASE["traffic"][0] | traffic]}))
-    assert place in capplan.refused("fleet", path, "--offline")
-
-
 def test_a_model_of_scores_asks_for_the_runner(capplan, tmp_path):
     config, _ = shipped_config("Qwen/Qwen3-0.6B")
     scoring = {**config, "architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1}

@@ -21,6 +21,7 @@ from capplan.scenario.scenario import read_scenario
 from capplan.scenario.workload_file import workload_text
 from capplan.serving.requests import Requests
 from capplan.workload.request_class import Slo
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -143,8 +144,7 @@ SHARED = SESSIONS.replace("{mean: 356, p95: 1068}", "{min: 6100, max: 7200}, sha
 @pytest.mark.parametrize(("text", "shared"), [(SESSIONS, 0), (SHARED, 6000)])
 def test_long_sessions_stay_and_replicas_compute_about_as_much(tmp_path, text, shared, seed):
     """Contexts of 20,000 tokens of which a turn computes 878: a session counts by what its turns compute, not by its context, nor by what all begin with."""
-    path = tmp_path / "sessions.yaml"
-    path.write_text(text)
+    path = written_to(tmp_path / "sessions.yaml", text)
     whole = offered_with_sessions(
         demand_of(read_scenario(path)), seconds=300.0, seed=seed, longest=40_000, response_s=1.5
     ).requests

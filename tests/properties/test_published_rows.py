@@ -20,6 +20,7 @@ from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import impossible_number, noted_columns, noted_gpu, with_run_columns
+from tests.tables import rows
 
 ROW = {
     "engine": "vllm", "engine_version": "0.14.1", "model_hf_id": "openai/gpt-oss-120b", "weights_dtype": "mxfp4", "gpu": "H200",
@@ -305,26 +306,7 @@ def test_notes_name_a_gpu_only_where_they_name_one():
     }
 
 
-@pytest.mark.parametrize(
-    ("cells", "line"),
-    [
-        ({"gpu": "Ascend 910C"}, "unknown hardware 'Ascend 910C'"),
-        ({"gpu": ""}, "gpu: missing; write its name"),
-        ({"engine": "cloudmatrix-infer"}, "unknown engine 'cloudmatrix-infer'; known: llamacpp, sglang, trtllm, vllm"),
-        ({"spec_decode": "DFlash"}, "spec_decode: 'DFlash' does not say how drafts are made; write the method"),
-        ({"spec_decode": "MTP2 accept 4.5"}, "spec_decode: 'MTP2 accept 4.5': a round of 2 drafts adds 1 to 3 tokens"),
-        ({"concurrency": "", "ttft_ms_mean": "9"}, "concurrency: missing; the latencies of a closed loop follow from its clients; write the clients"),
-        ({"isl": "", "osl": ""}, "isl: missing; write the mean input and output tokens"),
-        ({"osl": "", "ttft_ms_mean": "9"}, "osl: not stated, and throughput, clients and latencies of the row do not imply it; write the mean"),
-        ({"tp": "", "num_gpus": "8"}, "tp, dp, ep: missing; 8 GPUs can be laid out in several ways; write tp, or dp and ep"),
-        ({"prefill_gpus": "8", "decode_gpus": "8", "num_gpus": "24"}, "num_gpus: 24 is not prefill_gpus 8 + decode_gpus 8"),
-        ({"prefill_gpus": "8", "decode_gpus": "8", "num_gpus": "16", "tp": ""}, "tp, dp, ep: missing; 8 prefill GPUs can be laid out in several ways; write tp"),
-        ({"tp": "1", "pp": "2", "spec_decode": "MTP"}, "speculation with pipeline stages is not simulated; use --tensor-parallel only"),
-        ({"dcp": "8"}, "dcp: decode context parallelism is not replayed"),
-        ({"num_gpus": "", "tp": "", "model_hf_id": "deepseek-ai/DeepSeek-R1", "weights_dtype": "fp8"}, "num_gpus: missing, and deepseek-ai/DeepSeek-R1 does not fit on one h200-sxm; write num_gpus"),
-        ({"tp": "16/16/8"}, "tp: '16/16/8' is neither a number nor two; write"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("cells", "line"), rows("measured")["published"])
 def test_a_refused_row_says_why_and_the_way_out_in_one_line(cells, line):
     reason = refusal({**ROW, "output_tok_s": "100", **cells})
     assert line in reason

@@ -22,6 +22,7 @@ from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -105,8 +106,7 @@ def test_every_code_of_a_search_is_the_one_that_its_cause_has(question):
 
 def test_the_answer_of_a_fleet_carries_codes(capplan, tmp_path):
     text = (ROOT / "tests" / "golden" / "small.yaml").read_text(encoding="utf-8")
-    path = tmp_path / "one.yaml"
-    path.write_text(text.replace("fleet:\n", "fleet:\n  max_gpus: 1\n"), encoding="utf-8")
+    path = written_to(tmp_path / "one.yaml", text.replace("fleet:\n", "fleet:\n  max_gpus: 1\n"))
     rejected = capplan.result("fleet", path, "--offline", code=4)["rejected"]
     assert {row["code"] for row in rejected} <= set(Refusal)
     assert Refusal.FLEET_SIZE in {row["code"] for row in rejected}

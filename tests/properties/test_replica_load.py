@@ -38,6 +38,7 @@ from capplan.replica.speculation import (
     step_time_s,
 )
 from capplan.serving.step_table import StepTable, decode_step_s, launching_s, mixed_step_s, piecewise_linear
+from tests.nearness import near
 
 ONE = np.array([1.0])
 FLAT = StepTable(
@@ -48,10 +49,6 @@ CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "intermediate_size": 3072, "vocab_size": 32000, "head_dim": 64,
     "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8, "max_position_embeddings": 8192,
 }  # fmt: skip
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 def spec(**sharding):

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.interpolate import RegularGridInterpolator
 
@@ -46,7 +46,6 @@ from capplan.serving.step_table import (
 )
 from tests.properties.ideal_device import ideal_rates
 
-FEW = settings(max_examples=40, deadline=None)
 NETWORK = read_network({
     "model_type": "llama", "hidden_size": 256, "intermediate_size": 768, "vocab_size": 1000, "head_dim": 32,
     "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 4, "max_position_embeddings": 8192,
@@ -258,7 +257,6 @@ def test_no_step_grows_by_a_tenth_for_one_token_more(model, tensor, data, engine
     assert tokens[1:][~smooth].tolist() in ([], [data * own.spec.profile.host.graph_tokens + 1.0])
 
 
-@FEW
 @given(st.integers(1, 4096), st.integers(1, 16384), st.integers(65, 200_000))
 def test_knots_reach_the_limits_in_even_steps(sequences, tokens, context):
     knots = step_knots(float(sequences), float(tokens), float(context), (100.0, 5000.0))
@@ -295,7 +293,6 @@ grids = st.integers(1, 6).flatmap(
 )
 
 
-@FEW
 @given(grids, grids, st.integers(0, 10**6))
 def test_tables_are_linear_between_knots_in_either_direction(x_knots, y_knots, seed):
     rng = np.random.default_rng(seed)
@@ -341,7 +338,6 @@ def random_table(seed):
     return replace(table, prefill_attention_s=table.new_knots[:, None] * each)
 
 
-@FEW
 @given(
     st.integers(0, 10**6),
     st.floats(0.5, 200.0),
@@ -375,7 +371,6 @@ def test_a_step_is_the_sum_of_its_parts(seed, sequences, context, chunks, new):
     assert mixed_step_s(table, 0.0, context, chunks, new, 7.0) == near(alone + chunks * prefill)
 
 
-@FEW
 @given(st.integers(0, 10**6), st.floats(10.0, 150.0), st.floats(1.0, 80.0), st.floats(0.0, 1.0))
 def test_plans_at_many_loads_take_the_steps_of_their_tables(seed, inputs, outputs, cached):
     """What the search reads: one mean context, chunks in the middle of their prompts."""

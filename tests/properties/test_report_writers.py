@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.assumption import Assumption
-from capplan.money.cash import CostLine
+from capplan.money.ledger import Entry
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_money import total_table
 from capplan.report.screen_units import MOST_WORDS, UNITS, screen_of, shown_money, shown_number, unit_of
@@ -138,7 +138,7 @@ def test_every_price_per_hour_has_two_decimals(root):
         assert screen.unit.endswith("/h"), name
         shown = [shown_money(usd, screen.unit) for usd in (0.2054, 0.5, 4.0811, 55.04, 253.1776)]
         assert shown == ["0.21", "0.50", "4.08", "55.04", "253.18"]
-    line = CostLine("2 x p5.48xlarge, AWS", 1460.0, "machine hours", 55.04, "offer", "machines")
+    line = Entry("2 x p5.48xlarge, AWS", 1460.0, "machine hours", 55.04, "offer", "machines")
     answer = Answer("report", {}, (total_table([line]),), "a total", csv_rows=[])
     assert " 55.04 " in answer_text(answer, "table")
 

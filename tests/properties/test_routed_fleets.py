@@ -1,25 +1,16 @@
 """What `simulate` is told about the operation of a fleet reaches the simulator and comes back."""
 
 import json
+import shlex
 
 import pytest
 from typer.testing import CliRunner
 
 from capplan.cli.main import app
 
-PLAN = [
-    "simulate",
-    "scenarios/support-chat.yaml",
-    "--hardware",
-    "h100-sxm",
-    "-tp",
-    "4",
-    "--until",
-    "20s",
-    "--offline",
-    "--format",
-    "json",
-]
+PLAN = shlex.split(
+    "simulate scenarios/support-chat.yaml --hardware h100-sxm -tp 4 --until 20s --offline --format json"
+)
 
 
 RACK = ("--hardware", "gb200")

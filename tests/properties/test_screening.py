@@ -188,7 +188,6 @@ def test_plans_together_give_what_plans_alone_give(seed: int, policy: str) -> No
         assert together.requests_per_s[row] == pytest.approx(alone.requests_per_s[0], rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), tokens=st.sampled_from([64, 256, 1024, 2048]))
 def test_a_request_by_itself_is_exact(seed: int, tokens: int) -> None:
     """One at a time on an engine whose steps do not see contexts. An idle engine has no step under way: `screened` asks
@@ -373,7 +372,6 @@ def test_no_simulated_load_of_long_prompts_is_faster_than_an_idle_engine_is_scre
     assert token_s(run, part) * TARGET_SLACK >= idle.tpot_s.mean[0, 0]
 
 
-@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_prompts_of_several_steps_of_their_own_are_near_the_simulator(seed: int) -> None:
     """A prompt longer than a step is worked on in several of them, in which nobody decodes."""

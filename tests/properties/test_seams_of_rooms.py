@@ -22,14 +22,11 @@ from capplan.model.network import (
 from capplan.phases.mixer_work import decode_cost
 from capplan.recorded.traces.trace import read_trace
 from capplan.workload.sessions import LARGEST_BLOCK_TOKENS
+from tests.nearness import near
 from tests.properties.ideal_device import ideal_rates
 
 HEAD = Projection("lm_head", "lm_head", 64, 1000, "columns")
 LAUNCH = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 4096.0, 64.0, 2048.0, 0.9, 16.0)
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 def network(*mixers):

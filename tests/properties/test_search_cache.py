@@ -87,7 +87,7 @@ def other_layout(candidate):
 
 NEVER = {
     "devices", "kv_formats", "ranges", "slo", "intervals", "slowness_table",
-    "weight_dtype", "share_bound", "share_ceiling", "sure_share_bounds", "kv_cache_tokens", "label", "usual_step_s", "usual_batch", "slowness",
+    "share_bound", "share_ceiling", "sure_share_bounds", "kv_cache_tokens", "label", "usual_step_s", "usual_batch", "slowness",
 }  # fmt: skip
 """What a search compares with runs or chooses layouts by: no run of a given layout depends on it."""
 
@@ -149,7 +149,7 @@ def test_the_same_mixture_at_another_rate_shares_its_runs_and_no_runs_of_pools(q
         question.demand, classes=(replace(first, request_rate_per_s=2 * first.request_rate_per_s),)
     )
     busier = replace(question, demand=demand)
-    spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+    spec = spec_of_layout(candidate.layout, question)
     replica, link = replica_of(spec), LinkTerms()
     for order in ((question, busier), (busier, question)):
         cache = SearchCache()
@@ -172,7 +172,7 @@ def test_the_same_mixture_at_another_rate_shares_its_runs_and_no_runs_of_pools(q
     ids=lambda change: next(iter(change)),
 )
 def test_pools_that_differ_share_no_run(question, candidate, change):
-    replica = replica_of(spec_of_layout(candidate.layout, candidate.weight_dtype, question))
+    replica = replica_of(spec_of_layout(candidate.layout, question))
     link = change.pop("link", LinkTerms())
     if "tiers" in change:
         change = {"demand": replace(question.demand, **change)}
@@ -182,7 +182,7 @@ def test_pools_that_differ_share_no_run(question, candidate, change):
 
 
 def test_every_field_of_a_specification_is_part_of_its_key(question, candidate):
-    spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+    spec = spec_of_layout(candidate.layout, question)
     others = {
         name: values[name] for name, values in other_question(question).items() if name in values and hasattr(spec, name)
     } | {

@@ -28,12 +28,11 @@ from capplan.serving.terms import (
     check_link,
     wanted_replicas,
 )
+from tests.constant_steps import constant_steps
 from tests.sweeps import examples
 
 ONE = np.array([1.0])
-FLAT = StepTable(
-    ONE, 0.25 * ONE, 0 * ONE, ONE, np.array([[0.0]]), ONE, 0.5 * ONE, ONE, ONE, np.array([[0.0]])
-)
+FLAT = constant_steps(0.25, 0.5)
 THREE = ([7, 1, 5], [0.0, 0.1, 0.2])
 """Outputs and arrivals of a long request, one of a single token, and one that waits for the long one."""
 

@@ -23,6 +23,7 @@ from capplan.serving.requests import BEGIN_S, Admission, Crowd, Requests, offere
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
 from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, KvLink
+from tests.constant_steps import constant_steps
 from tests.sweeps import examples
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -364,12 +365,7 @@ def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     alone = simulate(clocked, EngineSetup(table, scheduling, blocks), **rules)
     same = simulate_fleet(clocked, EngineSetup(table, scheduling, blocks), 1, **rules).outcome
     routed = simulate_fleet(
-        clocked,
-        EngineSetup(table, scheduling, blocks),
-        1,
-        failures=[(1e6, 0)],
-        hedging=Hedging(0.1),
-        **rules,
+        clocked, EngineSetup(table, scheduling, blocks), 1, failures=[(1e6, 0)], hedging=Hedging(0.1), **rules
     ).outcome
     for name in ROWS:
         assert getattr(alone, name).tobytes() == getattr(same, name).tobytes()
@@ -447,8 +443,7 @@ def test_an_autoscaler_follows_the_load_and_pays_for_what_it_has() -> None:
 
 def test_a_hedged_request_gets_its_first_token_sooner_and_costs_more() -> None:
     """A prompt stuck behind a long one in its replica is saved by the other replica, which is idle."""
-    one = np.array([1.0])
-    table = StepTable(one, one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    table = constant_steps()
     requests = Requests(np.array([8, 8, 8]), np.array([50, 2, 3]), np.array([0.0, 0.5, 0.6]))
     scheduling = Scheduling("mixed", 1, 16)
     plain = simulate_fleet(requests, EngineSetup(table, scheduling, 100), 2)
@@ -713,8 +708,7 @@ def test_a_router_of_reports_sends_to_the_fewest_that_were_reported_and_to_any_o
 
 def test_requests_between_two_reports_see_the_same_loads():
     """While all steps run nothing is reported: replicas get unequal numbers of prompts, where counted loads would share them out evenly."""
-    one = np.array([1.0])
-    table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    table = constant_steps(0.5)
     engine = EngineSetup(table, Scheduling("mixed", 64, 10**6, chunked=True), kv_blocks=10**6)
     burst = np.concatenate([np.zeros(4), np.linspace(0.1, 0.4, 40)])
     requests = Requests(np.full(44, 9), np.full(44, 2), burst)
@@ -728,8 +722,7 @@ def test_requests_between_two_reports_see_the_same_loads():
 
 
 def test_reports_are_as_good_as_counts_when_each_request_ends_before_the_next_one():
-    one = np.array([1.0])
-    table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    table = constant_steps(0.5)
     engine = EngineSetup(table, Scheduling("mixed", 64, 64), kv_blocks=100)
     requests = Requests(np.full(6, 9), np.full(6, 2), 10.0 * np.arange(6.0))
     found = [

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrate.live.python_core import python_engine
@@ -21,19 +21,15 @@ from capplan.serving.outcome import (
 )
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
+from tests.constant_steps import constant_steps
+from tests.nearness import near
 
-FEW = settings(max_examples=40, deadline=None)
 values = st.floats(1e-4, 1e3)
 weighted = st.lists(st.tuples(values, st.integers(1, 5)), min_size=1, max_size=40)
 stretches = st.lists(
     st.tuples(st.integers(0, 200), st.integers(1, 900), st.integers(0, 90), st.integers(0, 40)), min_size=1, max_size=30
 )  # fmt: skip
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 def histogram_of(pairs):
@@ -43,7 +39,6 @@ def histogram_of(pairs):
     return histogram
 
 
-@FEW
 @given(weighted, weighted)
 def test_a_histogram_has_the_mean_and_the_percentiles_of_the_list(first, second):
     """Bins are half a percent wide, so a percentile is a quarter of a percent off at most."""
@@ -66,7 +61,6 @@ def test_gaps_of_no_time_are_counted_and_an_empty_histogram_knows_nothing():
     assert np.isnan(WeightedHistogram().percentile(0.5))
 
 
-@FEW
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.floats(0.01, 1.0))
 def test_a_weighted_percentile_is_that_of_the_repeated_places(weights, share):
     weights = np.array(weights)
@@ -75,7 +69,6 @@ def test_a_weighted_percentile_is_that_of_the_repeated_places(weights, share):
     assert weighted_percentile(weights.astype(float), share) == expected
 
 
-@FEW
 @given(st.lists(st.one_of(values, st.just(float("nan"))), min_size=1, max_size=50))
 def test_a_spread_leaves_out_what_was_not_measured(listed):
     known = [v for v in listed if not np.isnan(v)]
@@ -100,7 +93,6 @@ def measured(rows, capacity=40):
     return gauges, listed
 
 
-@FEW
 @given(stretches)
 def test_gauges_are_integrals_over_time(rows):
     gauges, listed = measured(rows)
@@ -116,7 +108,6 @@ def test_gauges_are_integrals_over_time(rows):
     assert occupied @ np.arange(occupied.size) / (occupied.size - 1) == near(blocks @ lasting / 40)
 
 
-@FEW
 @given(stretches)
 def test_a_timeline_holds_the_mean_of_every_span(rows):
     gauges, listed = measured(rows)
@@ -139,7 +130,6 @@ def test_a_timeline_holds_the_mean_of_every_span(rows):
         assert getattr(timeline, name) * span == pytest.approx(expected, rel=1e-6, abs=1e-9)
 
 
-@FEW
 @given(stretches, stretches)
 def test_timelines_of_engines_are_added_on_the_coarsest_spans(first, second):
     engines = [measured(rows) for rows in (first, second)]
@@ -155,10 +145,7 @@ def test_timelines_of_engines_are_added_on_the_coarsest_spans(first, second):
     assert joint_timeline(apart[:1]) is apart[0]
 
 
-ONE = np.array([1.0])
-TABLE = StepTable(
-    ONE, 0.25 * ONE, 0 * ONE, ONE, np.array([[0.0]]), ONE, 0.5 * ONE, ONE, ONE, np.array([[0.0]])
-)
+TABLE = constant_steps(0.25, 0.5)
 
 
 def engine(policy="mixed", seats=4, blocks=10**4, tokens=64):
@@ -174,7 +161,6 @@ def drawn(seed, count=40, load=1.0):
 
 
 @pytest.mark.parametrize("policy", ["mixed", "prefill_first", "static"])
-@FEW
 @given(seed=st.integers(0, 10**6))
 def test_sequences_in_the_engine_are_rate_times_time_in_it(policy, seed):
     """Little's law over the whole run: what came has left, so both sides are the same integral."""
@@ -197,7 +183,6 @@ def test_sequences_in_the_engine_are_rate_times_time_in_it(policy, seed):
     assert np.isnan(outcome.tpot_s[~many]).all()
 
 
-@FEW
 @given(st.integers(0, 10**6), st.floats(0.3, 4.0), st.floats(0.2, 1.0), st.floats(1.0, 6.0))
 def test_goodput_counts_requests_that_keep_every_limit(seed, ttft, tpot, e2e):
     outcome = simulate(drawn(seed, load=2.0), engine(), admission=Admission(deadline_s=(2.0, 2.0)))
@@ -215,7 +200,6 @@ def test_goodput_counts_requests_that_keep_every_limit(seed, ttft, tpot, e2e):
     assert outcome.count(FINISHED) + outcome.count(SHED) == 40
 
 
-@FEW
 @given(st.integers(0, 10**6))
 def test_totals_of_classes_add_up(seed):
     requests = drawn(seed)
@@ -232,11 +216,10 @@ def test_totals_of_classes_add_up(seed):
         assert outcome.prefill_tokens == requests.input_tokens.sum()
 
 
-@FEW
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 9.0)), max_size=6), st.data())
 def test_sequences_that_leave_take_their_own_gap_along(groups, data):
-    ones, one, none = np.ones(18, dtype=np.int64), np.array([1.0]), np.array([[0.0]])
-    table = StepTable(one, one, 0 * one, one, none, one, one, one, one, none)
+    ones = np.ones(18, dtype=np.int64)
+    table = constant_steps()
     core = python_engine(Requests(ones, ones), EngineSetup(table, Scheduling("mixed", 18, 64), 100))
     core.now_s, listed = 10.0, []
     for count, since in groups:

@@ -474,11 +474,7 @@ def test_nothing_is_lost_when_replicas_that_load_fail_or_are_hedged(
         {"routing": "least_loaded"},
     ):
         run = simulate_fleet(
-            clocked,
-            engine_of(table, scheduling, blocks, options),
-            replicas,
-            crowd=crowd,
-            **operation,
+            clocked, engine_of(table, scheduling, blocks, options), replicas, crowd=crowd, **operation
         )
         assert run.outcome.count(FINISHED) + run.outcome.count(SHED) == len(requests)
         assert np.isfinite(run.outcome.e2e_s[run.outcome.finished]).all()

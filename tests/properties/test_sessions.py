@@ -143,8 +143,8 @@ def test_the_hits_of_a_plan_are_those_of_a_block_by_block_simulation(classes, me
         replica, Stream(offered.requests, ("requests",), session_block_tokens(demand)), slo=Slo()
     )
     (expected,) = demand_at_replica(demand, replica, 1.0, outcome.all.e2e_s.mean).hit_fractions
-    assert least < outcome.prefix_hit_fraction < most
-    assert expected == pytest.approx(outcome.prefix_hit_fraction, abs=0.08)
+    assert least < outcome.all.prefix_hit_fraction < most
+    assert expected == pytest.approx(outcome.all.prefix_hit_fraction, abs=0.08)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_users_who_wait_for_responses_leave_less_of_the_cache_to_those_who_think
     offered = offered_with_sessions(demand, seconds=200.0, seed=3, longest=8192, response_s=6.0)
     stream = Stream(None, ("requests",), session_block_tokens(demand), crowd=offered.crowd, warm_up_share=0.3)
     outcome = simulated_fleet(replica, stream, slo=Slo())
-    response_s, found = outcome.all.e2e_s.mean, outcome.prefix_hit_fraction
+    response_s, found = outcome.all.e2e_s.mean, outcome.all.prefix_hit_fraction
     (expected,) = demand_at_replica(demand, replica, 1.0, response_s).hit_fractions
     assert expected == pytest.approx(found, abs=0.08)
 
@@ -200,4 +200,4 @@ def test_users_wait_for_the_response_to_each_turn_before_they_think(classes, rep
         assert np.all(
             (np.diff(prompts) > 0) | (prompts[1:] == 1600)
         )  # the next turn of a session, or the first of another
-    assert outcome.prefix_hit_fraction > 0.8
+    assert outcome.all.prefix_hit_fraction > 0.8

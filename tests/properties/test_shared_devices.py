@@ -12,6 +12,7 @@ from capplan.questions.fleet import asked_fleet
 from capplan.questions.several_models import sliced_scenario
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
+from tests.files import written_to
 from tests.plan_files import choice
 from tests.slower import made_slower
 
@@ -106,8 +107,7 @@ def test_each_of_two_busy_models_is_searched_at_twice_the_load_within_half_of_th
 @pytest.mark.parametrize("slices", [2, 3])
 def test_a_slice_is_a_replica_whose_steps_take_so_many_times_as_long(slices, tmp_path):
     """Steps that are made longer, against k times the traffic in times of a k-th: two simulations of the same requests."""
-    path = tmp_path / "one.yaml"
-    path.write_text(ONE)
+    path = written_to(tmp_path / "one.yaml", ONE)
     scenario = read_scenario(path)
 
     def trial(of):
@@ -163,11 +163,7 @@ def test_on_mig_slices_each_model_has_the_fleet_of_its_slice_and_the_pool_pays_f
     for row in found["models"]:
         hardware = f"h100-sxm:{row['slice']}"
         alone = result(
-            ONE,
-            "gpu_memory_utilization=null",
-            f"fleet.hardware=[{hardware}]",
-            *keys[row["model"]],
-            *drafts,
+            ONE, "gpu_memory_utilization=null", f"fleet.hardware=[{hardware}]", *keys[row["model"]], *drafts
         )["plans"][0]
         assert alone["hardware"] == hardware
         assert row["replicas"] == alone["replicas"] - 1

@@ -21,6 +21,7 @@ from capplan.scenario.flags import LoadFlags, ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.requests import Requests
 from capplan.workload.request_class import Slo, Target
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -40,8 +41,7 @@ NAMED = ("--hardware", "h100-sxm", "-tp", "1", "--replicas", "2", "--offline")
 
 @pytest.fixture
 def scenario(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(SCENARIO)
+    path = written_to(tmp_path / "small.yaml", SCENARIO)
     return str(path)
 
 
@@ -260,21 +260,6 @@ def test_a_key_changes_with_all_that_changes_a_point():
     assert asked(concurrency="4").points[0].key == point.key
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--request-rate", "0,1"], "not above zero"),
-        (["--request-rate", "1", "--concurrency", "1"], "not both"),
-        (["--concurrency", "1,x"], "'x' is not a whole number"),
-        (["--slo", "ttft_p95=1 s"], "write a scenario"),
-        ([], "no device is given"),
-    ],
-)
-def test_a_wrong_question_is_one_clear_line(words, says, capsys):
-    assert main(["sweep", "llama-3.1-8b", "--offline", *words]) == 2
-    assert says in capsys.readouterr().err
-
-
 def test_a_points_file_of_something_else_is_left_alone(tmp_path):
     path: Path = tmp_path / "notes.txt"
     path.write_text("shopping\nlist\n")
@@ -331,8 +316,7 @@ def simulated_text(capsys, path, *flags):
 
 def test_users_that_are_dealt_in_turn_stay_with_their_replica(tmp_path, capsys):
     """`--routing round_robin` names the rule that is used anyway, so it changes nothing."""
-    path = tmp_path / "users.yaml"
-    path.write_text(USERS)
+    path = written_to(tmp_path / "users.yaml", USERS)
     assert simulated_text(capsys, path, "--routing", "round_robin") == simulated_text(capsys, path)
 
 

@@ -22,12 +22,13 @@ from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, 
 from capplan.serving.outcome import FINISHED, SHED
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepClock, StepTable, mixed_step_s
+from capplan.serving.step_table import StepClock, mixed_step_s
 from capplan.serving.terms import EngineSetup, Failure, Hedging, KvLink
+from tests.constant_steps import constant_steps
 from tests.sweeps import examples
 
 ONE = np.array([1.0])
-FLAT = StepTable(ONE, ONE, 0 * ONE, ONE, np.array([[0.0]]), ONE, ONE, ONE, ONE, np.array([[0.0]]))
+FLAT = constant_steps()
 """Every step takes a second."""
 
 

@@ -11,12 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
 from capplan.engine.profile import tile_of
-from capplan.memory.pool import (
-    compressed_layers,
-    packed_capacity,
-    packed_layout,
-    summed_capacity,
-)
+from capplan.memory.pool import compressed_layers, packed_capacity, packed_layout, summed_capacity
 from capplan.model.network import Attention, CompressedAttention, LatentAttention
 from capplan.model.sharding import head_reason
 from capplan.operators.compressed_attention import visible_pairs, visible_vectors

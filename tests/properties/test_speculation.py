@@ -1,7 +1,5 @@
 """Laws of speculative decoding."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -130,12 +128,9 @@ def test_a_stated_draft_of_the_same_cost_gives_the_same_rounds(pair):
 
 
 def test_the_tables_of_the_command_multiply_across(capplan):
-    ran = capplan(
-        "spec", "llama-3.1-8b", "--hardware", "h100", "--draft", "llama-3.2-1b", "--acceptance", "70 %", "--batch", "1",
-        "--batch", "64", "--max-model-len", "8192", "--format", "json",
-    )  # fmt: skip
-    assert ran.code == 0, ran.err
-    result = json.loads(ran.out)["result"]
+    result = capplan.result(
+        "spec llama-3.1-8b --hardware h100 --draft llama-3.2-1b --acceptance '70 %' --batch 1 --batch 64 --max-model-len 8192 --format json"
+    )
     assert [row["draft_tokens"] for row in result["rows"]] == [*range(1, 9), *range(1, 9)]
     for row in result["rows"]:
         assert row["draft_s"] + row["verify_s"] == pytest.approx(row["round_s"])

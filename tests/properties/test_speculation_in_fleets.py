@@ -26,6 +26,7 @@ from capplan.replica.speculation import (
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 from tests.sweeps import examples
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -41,9 +42,7 @@ FREE = Terms(0.2, NO_LOSS, {})
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    path = tmp_path_factory.mktemp("drafts") / "small.yaml"
-    path.write_text(SMALL, encoding="utf-8")
-    return path
+    return written_to(tmp_path_factory.mktemp("drafts") / "small.yaml", SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +64,7 @@ def one_replica(question, plan):
 
 
 @settings(max_examples=examples(60, 300), deadline=None)
-@given(
-    acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8),
-    seed=st.integers(0, 10**6),
-)
+@given(acceptances=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=8), seed=st.integers(0, 10**6))
 def test_a_round_by_position_yields_what_throwing_the_dice_yields(acceptances, seed):
     thrown = np.random.default_rng(seed).random((20_000, len(acceptances))) < np.array(acceptances)
     accepted = np.cumprod(thrown, axis=1).sum(axis=1)
@@ -168,8 +164,7 @@ each of them (5.8 to 10.8 ms a token, where the same engine without it takes 3.5
 
 def test_eagle_as_measured_on_an_h100_comes_out_as_do_not(tmp_path):
     """The prompts are random text of which a head can guess nothing, so no draft is accepted."""
-    path = tmp_path / "eagle.yaml"
-    path.write_text(EAGLE_ON_H100, encoding="utf-8")
+    path = written_to(tmp_path / "eagle.yaml", EAGLE_ON_H100)
     question = asked_fleet(read_scenario(path), offline=True).question
     plain = one_replica(question, None)
     eagle = one_replica(question, DraftPlan("eagle", (0.0,), 4))

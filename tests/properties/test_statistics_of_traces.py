@@ -22,14 +22,11 @@ from capplan.workload.statistics import (
     rate_summary,
     weighted_quantile,
 )
+from tests.nearness import near
 
 FEW = settings(max_examples=60, deadline=None)
 lengths = st.lists(st.integers(1, 5000), min_size=1, max_size=300).map(np.array)
 seeds = st.integers(0, 10**6)
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9, abs=1e-12)
 
 
 @FEW

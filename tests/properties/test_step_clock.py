@@ -19,7 +19,7 @@ seeds, sequences, contexts = st.integers(0, 10**6), st.integers(1, 300), st.inte
 
 
 def near(value):
-    return pytest.approx(value, rel=1e-9, abs=1e-15)
+    return pytest.approx(value, rel=1e-12, abs=1e-15)
 
 
 def table_of(seed):

@@ -40,6 +40,7 @@ from capplan.phases.step import (
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.tables import chunk_limits, context_limits, device_tables, step_knots, table_of_plan
 from capplan.serving.step_table import bilinear, prefill_attention_per_token_s
+from tests.nearness import near
 from tests.properties.ideal_device import LATENT, LINEAR, RING, ideal_rates
 
 FEW = settings(max_examples=60, deadline=None)
@@ -61,10 +62,6 @@ MLA = {
 ATTENTION_WEIGHTS = HIDDEN * WIDTH * (HEADS + 2 * KV_HEADS) + HIDDEN * WIDTH * HEADS
 BODY = LAYERS * (ATTENTION_WEIGHTS + 3 * HIDDEN * INNER)
 HEAD = HIDDEN * VOCABULARY
-
-
-def near(value):
-    return pytest.approx(value, rel=1e-9)
 
 
 def network_of(config):

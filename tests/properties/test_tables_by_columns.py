@@ -24,6 +24,7 @@ from capplan.recorded.traces.rows import (
 from capplan.recorded.traces.trace import read_trace
 from capplan.workload import statistics
 from capplan.workload.statistics import Omissions, TracePart
+from tests.files import written_to
 from tests.sweeps import examples
 
 ODD = ("", " ", "nan", "inf", "-inf", "-1", "1_0", "0x10", "1e400", "x", "\uff11", '"3"', '"3', "1.5.2", "1,5", "1e3", "True", "NA", "\x00", "5\x0c", "7\r", "#")  # fmt: skip
@@ -184,8 +185,7 @@ def test_a_failure_to_read_names_what_the_lines_before_it_say(tmp_path) -> None:
 
 def test_parts_have_the_size_that_is_promised(tmp_path) -> None:
     count = 3 * statistics.PART_REQUESTS + 5
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s,input_tokens,output_tokens\n" + "1,2,3\n" * count)
+    path = written_to(tmp_path / "t.csv", "arrival_s,input_tokens,output_tokens\n" + "1,2,3\n" * count)
     omissions = Omissions()
     sizes = [len(part) for part in parts_of(delimited.table_rows(path, omissions), omissions, "t")]
     assert sizes == [statistics.PART_REQUESTS] * 3 + [5]
@@ -208,8 +208,7 @@ def test_a_header_that_csv_refuses_is_split_at_its_marks() -> None:
 def test_a_trace_is_read_once_until_its_file_changes(tmp_path, monkeypatch) -> None:
     opened = []
     monkeypatch.setattr(delimited, "blocks_of", lambda path: opened.append(path) or blocks_of(path))
-    path = tmp_path / "t.csv"
-    path.write_text("arrival_s,input_tokens,output_tokens\n0,1,2\n1,2,3\nx,2,3\n")
+    path = written_to(tmp_path / "t.csv", "arrival_s,input_tokens,output_tokens\n0,1,2\n1,2,3\nx,2,3\n")
     loose = read_trace(path, strict=False)
     assert loose.remarks == ("1 row left out: is not a request (first in line 4)",)
     monkeypatch.chdir(tmp_path)

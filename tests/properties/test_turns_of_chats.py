@@ -12,14 +12,11 @@ from capplan.recorded.traces.trace import read_trace
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from capplan.workload.sessions import output_blocks
+from tests.constant_steps import constant_steps
 
-ONE = np.array([1.0])
-TABLE = StepTable(
-    ONE, 0.01 * ONE, 0 * ONE, ONE, np.array([[0.0]]), ONE, 0.02 * ONE, ONE, ONE, np.array([[0.0]])
-)
+TABLE = constant_steps(0.01, 0.02)
 BLOCK = 16
 
 

@@ -4,13 +4,12 @@ Version 5 writes the names of its classes, `dtype` and `rope_parameters`; versio
 and `rope_theta` beside `rope_scaling`. Both forms are written here from the names that the classes declare.
 """
 
-import json
-
 import pytest
 
 from capplan.families.config import model_class
 from capplan.families.registry import families
 from tests.differential.stored import stored
+from tests.files import written_to
 
 NAMED_OTHERWISE = ("keys_used", "notes")
 """What echoes the keys of a file."""
@@ -90,8 +89,7 @@ def test_commands_print_the_same_of_a_file_that_either_version_saved(kind, tmp_p
     for number, file in enumerate(forms(kind)):
         folder = tmp_path / str(number) / "model"
         folder.mkdir(parents=True)
-        path = folder / "config.json"
-        path.write_text(json.dumps(file), encoding="utf-8")
+        path = written_to(folder / "config.json", file)
         sizes = printed(capplan, path, "kv-size", "--context", "5", "--context", "4096")
         answers.append((printed(capplan, path, "model"), sizes))
     assert all(answer == answers[0] for answer in answers)

@@ -12,6 +12,7 @@ from capplan.fleet.simulation import statistic_of, target_values, undecided
 from capplan.numbers import Spread
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, spread
 from capplan.workload.request_class import STATISTICS, Slo, Target
+from tests.files import written_to
 
 NO_GAPS = Spread(0.01, 0.01, 0.01, 0.01, 0.01)
 SCENARIO = {
@@ -91,8 +92,7 @@ def test_of_a_stopped_run_those_that_are_not_late_yet_are_left_out():
     ids=" ".join,
 )
 def test_a_fleet_that_leaves_requests_unanswered_holds_no_target(tmp_path, capsys, target, words):
-    path = tmp_path / "s.json.yaml"
-    path.write_text(json.dumps({**SCENARIO, "slo": {target: "30 s"}}))
+    path = written_to(tmp_path / "s.json.yaml", {**SCENARIO, "slo": {target: "30 s"}})
     code = main(
         ["simulate", str(path), "--hardware", "l4", "-tp", "1", "--replicas", "1", "--offline", *words]
     )
@@ -103,8 +103,7 @@ def test_a_fleet_that_leaves_requests_unanswered_holds_no_target(tmp_path, capsy
 
 
 def test_a_run_that_is_stopped_says_whom_it_leaves_out(tmp_path, capsys):
-    path = tmp_path / "s.yaml"
-    path.write_text(json.dumps({**SCENARIO, "slo": {"ttft_p95": "30 s"}}))
+    path = written_to(tmp_path / "s.yaml", {**SCENARIO, "slo": {"ttft_p95": "30 s"}})
     words = ["simulate", str(path), "--hardware", "l4", "-tp", "1", "--replicas", "1", "--offline"]
     assert main([*words, "--until", "60 s"]) == 0
     said = capsys.readouterr()

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
@@ -29,12 +29,10 @@ from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepClock, mixed_step_s
 from capplan.serving.terms import EngineSetup
 from tests.properties.test_step_floors import DEVICES, ENGINES, MODELS, legal, network_of, peak_of
-from tests.sweeps import examples
 
 BUDGET, LONGEST = 512.0, 40_000.0
 models, places, engines = st.sampled_from(MODELS), st.sampled_from(DEVICES), st.sampled_from(ENGINES)
 lengths = st.integers(0, 10**6).map(lambda seed: int(LONGEST ** np.random.default_rng(seed).uniform(0, 1)))
-laws = settings(max_examples=examples(40, 100), deadline=None)
 
 
 def steps_of(name, place, tensor, engine, asked=None):
@@ -68,7 +66,6 @@ def attention_flop(network, new):
 
 @pytest.mark.long
 @given(models, places, st.sampled_from([1, 2, 8]), engines, lengths)
-@laws
 def test_a_prompt_of_any_length_never_beats_the_arithmetic(name, place, tensor, engine, new):
     rates, table = steps_of(name, place, tensor, engine)
     network = network_of(name, "auto")
@@ -80,7 +77,6 @@ def test_a_prompt_of_any_length_never_beats_the_arithmetic(name, place, tensor, 
 
 @pytest.mark.long
 @given(models, places, st.sampled_from([1, 4]), engines, lengths, st.integers(0, 30_000))
-@laws
 def test_attention_of_a_chunk_is_that_of_its_operators(name, place, tensor, engine, new, past):
     """Within half a percent for long chunks, for short ones within what tiles and starts of kernels make of it."""
     past = 0 if past < 256 else past
@@ -98,7 +94,6 @@ def test_attention_of_a_chunk_is_that_of_its_operators(name, place, tensor, engi
 
 
 @given(models, places, st.sampled_from([1, 4]), engines, lengths, st.sampled_from([64, 512, 2048, 8192]))
-@laws
 def test_cutting_a_prompt_never_saves_time(name, place, tensor, engine, new, chunk):
     """But for the launches of steps too large for CUDA graphs, and the waves of tiles, which make single sizes up to a tenth
     dearer than their neighbours."""
@@ -112,7 +107,6 @@ def test_cutting_a_prompt_never_saves_time(name, place, tensor, engine, new, chu
 
 
 @given(models, places, engines)
-@laws
 def test_beyond_the_last_knot_attention_goes_on_with_the_square(name, place, engine):
     _, table = steps_of(name, place, 1, engine)
     clock, last = StepClock(table), int(table.new_knots[-1])
@@ -123,7 +117,6 @@ def test_beyond_the_last_knot_attention_goes_on_with_the_square(name, place, eng
 
 @pytest.mark.long
 @given(models, places, engines, lengths, st.integers(0, 30_000))
-@laws
 def test_numbers_and_arrays_take_the_same_chunk(name, place, engine, new, past):
     _, table = steps_of(name, place, 1, engine)
     assert float(mixed_step_s(table, 0.0, 0.0, 1.0, new, past)) == pytest.approx(
@@ -164,7 +157,6 @@ def pipeline_of(name, place, stages, budget):
 
 @pytest.mark.long
 @given(models, places, st.sampled_from([2, 3, 4]), st.sampled_from([512, 2048, 8192]), st.integers(1, 8000))
-@laws
 def test_stages_never_make_a_prompt_of_one_chunk_faster_and_never_gain_more_than_their_number(
     name, place, stages, budget, new
 ):

@@ -21,6 +21,7 @@ from capplan.questions.plans.plan_verification import (
 )
 from capplan.recorded.results.record import BenchmarkResult, RequestRecord, latency
 from capplan.replica.replica import replica_of
+from tests.files import written_to
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import long_but, size_on_few_requests
 
@@ -46,21 +47,14 @@ def own(plan):
     result = BenchmarkResult(
         "t", "p", request_rate_per_s=10.0, requests=400, input_tokens=1800.0, output_tokens=240.0
     )
-    replica = replica_of(spec_of_layout(chosen.single.layout, chosen.single.weight_dtype, asked.question))
+    replica = replica_of(spec_of_layout(chosen.single.layout, asked.question))
     return metrics_of(outcome_of(_benchmark(asked, chosen, result, 1), replica), replica.spec.devices)
 
 
 def verified(capplan, plan, folder, result, *more):
     (folder / "result.json").write_text(json.dumps(SERVED | result))
     ran = capplan(
-        "verify-plan --plan",
-        plan,
-        "--results",
-        folder / "result.json",
-        "--offline",
-        "--format",
-        "json",
-        *more,
+        f"verify-plan --plan {plan} --results {folder / 'result.json'} --offline --format json", *more
     )
     assert ran.code in (0, 4), ran.err
     return ran.code, json.loads(ran.out)["result"]
@@ -172,8 +166,7 @@ def test_a_slower_measurement_never_makes_a_fleet_smaller(capplan, tmp_path, mon
         "backend": "vllm", "num_prompts": 300, "completed": 300, "duration": 300 / share, "request_rate": share, "request_throughput": share,
         "total_input_tokens": 300 * 1500, "total_output_tokens": 300 * 250, "mean_ttft_ms": 1.0, "mean_tpot_ms": 1.0,
     }  # fmt: skip
-    result = tmp_path / "result.json"
-    result.write_text(json.dumps(run))
+    result = written_to(tmp_path / "result.json", run)
     words = ("verify-plan", "--plan", "plan.json", "--results", "result.json", "--offline")
     first = capplan.result(*words)["rows"]
     own = {row["quantity"]: row["predicted"] for row in first}
@@ -201,7 +194,7 @@ def test_the_measured_speed_says_how_many_replicas_meet_the_targets(capplan, pla
     """A fleet whose steps take so many times as long has these mean responses, and its replicas meet the targets."""
     asked, answer = asked_of_plan(None, plan, offline=True)
     group, terms = answer.chosen.single, terms_of(asked)
-    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
+    trial = trial_of(asked.question, group.layout, terms)
     usual_s, slow_s = (
         slowness * trial.fleet(group.busy_replicas, slowness).e2e_s.mean for slowness in (1.0, slower)
     )

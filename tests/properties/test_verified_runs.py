@@ -1,6 +1,7 @@
 """A run that fits its plan verifies: what `simulate` of the plan produces with another seed, in the format of a benchmark tool."""
 
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from capplan.cli.main import main
 from capplan.library.simulated_fleet import SimulationRecords, simulation
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.scenario.command_flags import PlanFlags, RequestFlags
+from tests.files import written_to
 from tests.sweeps import size_on_few_requests
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -40,8 +42,7 @@ def plans(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         size_on_few_requests(patch)
         for name, traffic in TRAFFIC.items():
-            path = folder / f"{name}.yaml"
-            path.write_text(HEAD.format(name=name) + traffic)
+            path = written_to(folder / f"{name}.yaml", HEAD.format(name=name) + traffic)
             assert main(["fleet", str(path), "-o", str(folder / f"{name}.json"), "--offline"]) == 0
     return folder
 
@@ -75,15 +76,8 @@ def result_of(run, slowness=1.0, **more):
 
 def verified(capplan, plans, name, result, replicas):
     (plans / "result.json").write_text(json.dumps(result))
-    words = (
-        "verify-plan",
-        "--plan",
-        plans / f"{name}.json",
-        "--results",
-        plans / "result.json",
-        "--replicas",
-        replicas,
-        "--offline",
+    words = shlex.split(
+        f"verify-plan --plan {plans / f'{name}.json'} --results {plans / 'result.json'} --replicas {replicas} --offline"
     )
     found = capplan(*words, "--format", "json")
     return found.code, found.err if found.code == 2 else json.loads(found.out)["result"]

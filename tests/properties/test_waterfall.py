@@ -88,10 +88,7 @@ def test_hours_below_the_peak_are_the_last_step(request):
 
 
 def test_separate_pools_begin_with_what_they_are_sized_for_at_once(request):
-    settings = (
-        "fleet.disaggregation=only",
-        "fleet.kv_link=ethernet-100g",
-    )
+    settings = ("fleet.disaggregation=only", "fleet.kv_link=ethernet-100g")
     (plan, *_) = planned(request.config.rootpath, *settings, "traffic[0].mean_rate=5 req/s")
     steps = waterfall(plan)
     refuse_broken(plan)

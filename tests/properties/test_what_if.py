@@ -9,6 +9,7 @@ from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.what_if import surface_of
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 
 SCENARIO = """\
 name: small
@@ -23,9 +24,7 @@ AXES = ("traffic_ratio", "ttft_limit_s", "confidence", "gpu_price_ratio")
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    file = tmp_path_factory.mktemp("what-if") / "small.yaml"
-    file.write_text(SCENARIO)
-    return file
+    return written_to(tmp_path_factory.mktemp("what-if") / "small.yaml", SCENARIO)
 
 
 @pytest.fixture(scope="module")

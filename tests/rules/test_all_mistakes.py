@@ -15,6 +15,7 @@ from capplan.readers.yaml_file import Document, parse_yaml
 from capplan.scenario.scenario import read_scenario, scenario_from
 from capplan.scenario.scenario_file import Promise
 from capplan.scenario.workload_file import read_workload
+from tests.files import written_to
 from tests.sweeps import examples
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -67,8 +68,7 @@ def test_every_mistake_of_a_scenario_has_its_line_in_the_order_of_the_file(chose
 
 
 def test_five_mistakes_are_five_lines_on_stderr_and_exit_2(tmp_path, capplan):
-    path = tmp_path / "s.yaml"
-    path.write_text(with_mistakes(CHAT, (10, 14, 16, 17, 19)))
+    path = written_to(tmp_path / "s.yaml", with_mistakes(CHAT, (10, 14, 16, 17, 19)))
     ran = capplan("fleet", str(path))
     assert (ran.code, ran.out) == (2, "")
     lines = ran.err.splitlines()

@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import typer
 from capplan.assumption import Assumption
 from capplan.cli.commands import COMMANDS
 from capplan.cli.main import app
+from tests.tables import rows
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,41 +30,7 @@ RESULT = {
     "mean_ttft_ms": 50.0,
 }  # fmt: skip
 FILES = {"SCENARIO": "chat.yaml", "TRACE": "trace.csv", "RESULT": "result.json"}
-REPLICA = ("llama-3.1-8b", "--hardware", "mi300x", "--weight-dtype", "int4")
-LINES = [
-    ("model", "llama-3.1-8b", "--weight-dtype", "int4"),
-    ("kv-size", "deepseek-v3.2", "--context", "8192", "-tp", "8"),
-    ("kv-size", "gemma-3-27b", "--context", "8192", "--engine-version", "0.1.0"),
-    ("kv-size", "ministral-3-3b-2512", "--context", "8192"),
-    ("fit", *REPLICA),
-    ("fit", "any", "--hardware", "rtx-3070", "--weight-dtype", "q4_k_m"),
-    ("estimate", *REPLICA, "--concurrency", "4", "--engine-version", "99.0"),
-    ("estimate", "gpt-oss-20b", "--hardware", "a100", "--concurrency", "4", "--engine-version", "nightly"),
-    ("spec", *REPLICA, "--draft", "llama-3.2-1b", "--acceptance", "0.8"),
-    ("spec", *REPLICA, "--draft-step-time", "2 ms", "--acceptance", "0.8"),
-    ("spec", "--draft-step-time", "2 ms", "--target-step-time", "35 ms", "--acceptance", "0.8"),
-    ("fleet", "SCENARIO"),
-    ("capacity", "llama-3.1-8b", "--gpus", "1 x h100-sxm", "--set", "fleet.spare_replicas=0"),
-    ("levers", "SCENARIO", "--lever", "answers", "--lever", "speculation"),
-    ("what-if", "SCENARIO"),
-    ("report", "SCENARIO"),
-    ("explain", "SCENARIO"),
-    ("check", "SCENARIO", "--plan", "PLAN"),
-    ("diff", "SCENARIO", "PLAN"),
-    ("verify-plan", "--plan", "PLAN", "--results", "RESULT"),
-    ("bill", "SCENARIO"),
-    ("compare", "SCENARIO", "--api", "openai/gpt-5-mini", "--api", "groq/llama-3.1-8b-instant"),
-    (
-        "cache",
-        *["--prefix-tokens", "4000", "--requests-per-day", "10", "--input-price", "3", "--read-price", "0.3"],
-    ),
-    ("simulate", "SCENARIO"),
-    ("simulate", "SCENARIO", "--trace", "TRACE"),
-    ("simulate", "SCENARIO", "--scheduling", "dynamic", "--acceptance", "0.7", "--draft-step-time", "2 ms"),
-    ("sweep", "SCENARIO"),
-    ("workload", "TRACE"),
-    ("hardware", "mi300x"),
-]
+LINES = [tuple(shlex.split(line)) for line in rows("commands")["assuming"]]
 OUTSIDE = {
     "a quantised checkpoint's own config", "Hedging in Python", "shared_prefix in the workload YAML",
     "a config.json without them", "a run with lengths that do not vary", "results with the lengths of every request", "the config.json of the text model only",

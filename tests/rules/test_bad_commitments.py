@@ -15,16 +15,6 @@ cpu,8,64,,,,0.3,0.1,east,east-a
 """
 
 
-@pytest.mark.parametrize("setting", ["commitments={reserved_1y: {}}", "budget.usd_per_month=9000"])
-def test_a_batch_job_has_no_month(capplan, setting):
-    ran = capplan("fleet", "scenarios/batch-summaries.yaml", "--offline", "--set", setting)
-    assert ran.code == 2
-    key = setting.partition("=")[0].partition(".")[0]
-    assert (
-        f"{key}: is for continuous traffic; a batch job is paid until it is done, so leave it out" in ran.err
-    )
-
-
 def test_the_growth_of_traffic_that_could_not_be_read_is_not_looked_at(capplan):
     """Found by make fuzz: the mistakes of the traffic are told, where there is no rate that could grow."""
     words = ("--set", "growth.per_month=5 %", "--set", "traffic[0].request_rate=abc", "--set", "traffic[0].input_tokens=-1")  # fmt: skip

@@ -8,6 +8,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.recorded.traces.trace import workload_of
+from tests.files import written_to
 
 SUMS = {
     f"vllm:request_{name}_tokens_{part}": value
@@ -108,8 +109,7 @@ def two_histograms(
 
 
 def summary_of(tmp_path, text, **options):
-    path = tmp_path / "scrape.prom"
-    path.write_text(text)
+    path = written_to(tmp_path / "scrape.prom", text)
     return workload_of([path], **options)
 
 

@@ -12,6 +12,7 @@ from capplan.readers import text_file
 from capplan.recorded.traces import trace
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.workload import statistics
+from tests.files import written_to
 
 
 def tar_of(text):
@@ -26,23 +27,10 @@ def tar_of(text):
 
 HEAD = "arrival_s,input_tokens,output_tokens\n"
 REFUSED = {
-    "empty": (b"", "is empty"),
-    "only a header": (HEAD.encode(), "no request can be used"),
-    "missing column": (b"time,prompt\n1,2\n", "has no column 'input_tokens'"),
-    "one column without a header": (b"1\n2\n", "has no column"),
-    "two columns without a header": (b"1,2\n2,3\n", "has no header"),
     "all rows broken": ((HEAD + "x,y,z\n" * 30).encode(), "line 2: is not a request"),
     "cut gzip": (gzip.compress((HEAD + "0,1,1\n" * 9000).encode())[:60], "cannot be read"),
     "binary": (b"\x00\x01\x02" * 100, "binary data"),
     "tar": (tar_of("0,1,1\n"), "is a tar archive; unpack it"),
-    "UTF-16": ("a,b".encode("utf-16"), "UTF-16"),
-    "latin": ("zeit,länge\n".encode("latin-1"), "is not UTF-8"),
-    "a json value": (b"[1, 2]\n", "not the result of a benchmark|holds no results"),
-    "objects without lengths": (b'{"a": 1}\n{"a": 2}\n', "has no key 'arrival_s'"),
-    "metrics without lengths": (b"up 1\nvllm:num_requests_running 3\n", "has no request lengths"),
-    "lengths of ServeGen alone": (b"field,value,prob\ninput_tokens,3,1\n", "give its client file"),
-    "clients of ServeGen alone": (b"client,start_s,rate_rps,cv\n0,0,1,1\n", "expected next to it"),
-    "no output anywhere": ((HEAD + "0,5,0\n1,5,0\n").encode(), "2 rows left out: no output token"),
 }
 
 
@@ -57,16 +45,8 @@ def test_a_file_that_is_no_traffic_is_refused_in_one_line(mistake, tmp_path, cap
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nope\.csv: no such file"):
-        workload_of([tmp_path / "nope.csv"])
-    with pytest.raises(InputError, match="is a folder"):
-        workload_of([tmp_path])
-
-
 def found_in(tmp_path, text):
-    path = tmp_path / "t.csv"
-    path.write_text(text)
+    path = written_to(tmp_path / "t.csv", text)
     return workload_of([path])
 
 
@@ -209,16 +189,14 @@ def test_line_ends_of_an_old_machine_are_named(text, tmp_path):
 
 
 def test_a_trace_over_thousands_of_years_is_summed_up_and_not_replayed(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(HEAD + "0,5,5\n1,5,5\n1e11,5,5\n")
+    path = written_to(tmp_path / "t.csv", HEAD + "0,5,5\n1,5,5\n1e11,5,5\n")
     assert workload_of([path]).requests == 3
     with pytest.raises(InputError, match="span 3,169 years; at most ten"):
         read_trace(path)
 
 
 def test_a_table_of_too_many_lines_is_refused_before_it_is_read(tmp_path, monkeypatch):
-    path = tmp_path / "t.csv"
-    path.write_text(HEAD + "0,5,5\n" * 100)
+    path = written_to(tmp_path / "t.csv", HEAD + "0,5,5\n" * 100)
     monkeypatch.setattr(trace, "MOST_LINES", 50)
     monkeypatch.setattr(trace.TraceFile, "parts", lambda _: pytest.fail("rows were read"))
     with pytest.raises(InputError, match="more than 2,000,000 requests"):

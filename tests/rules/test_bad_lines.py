@@ -1,20 +1,34 @@
 """Command lines that make no sense are refused in one message with the place, what is allowed and the way out: rows of tests/rows/refused.yaml."""
 
-from pathlib import Path
+import json
 
 import pytest
-import yaml
 
-PATH = Path(__file__).resolve().parents[1] / "rows" / "refused.yaml"
-SUBJECTS = yaml.load(PATH.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+from tests.tables import rows
+
+SUBJECTS = rows("refused")
+
+
+def cases():
+    """Return the files of each case, its line, and what the message says and never says."""
+    return [
+        (subject.get("files", {}), f"{subject.get('line', '')} {line}".strip(), says, subject.get("never"))
+        for subject in ({"rows": one} if isinstance(one, list) else one for one in SUBJECTS.values())
+        for line, *says in subject["rows"]
+    ]
 
 
 @pytest.mark.usefixtures("shared_runs")
-@pytest.mark.parametrize(
-    ("line", "says"), [(line, says) for rows in SUBJECTS.values() for line, *says in rows]
-)
-def test_a_line_that_makes_no_sense_is_refused(line, says, capplan):
-    message = capplan.refused(line)
+@pytest.mark.parametrize(("files", "line", "says", "never"), cases())
+def test_a_line_that_makes_no_sense_is_refused(files, line, says, never, capplan, tmp_path):
+    if line.startswith("calibrate"):
+        pytest.importorskip("torch", reason="a calibration needs the extra")
+    for name, content in files.items():
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+    message = capplan.refused(line.replace("{folder}", str(tmp_path)))
+    assert {path.name for path in tmp_path.iterdir()} == set(files)
+    assert "Error" not in message.split(":")[0]
+    assert not (never and never in message)
     for words in says:
         assert words in message
 

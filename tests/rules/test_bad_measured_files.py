@@ -13,7 +13,9 @@ from capplan.questions.validation import BUILT_IN_POINTS, validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.recorded.measured import measured_kind, measured_rows
 from capplan.report.answers.simulate import validate_answer
+from tests.files import written_to
 from tests.sweeps import examples
+from tests.tables import rows
 
 SERVING = {
     "id": "a", "engine": "vllm", "engine_version": "0.11.0", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct",
@@ -42,9 +44,7 @@ def written(folder, rows, name="results.csv"):
     writer = csv.DictWriter(out, rows[0].keys(), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    path = folder / name
-    path.write_text(out.getvalue(), encoding="utf-8")
-    return path
+    return written_to(folder / name, out.getvalue())
 
 
 def validated(path, kind=None):
@@ -69,49 +69,7 @@ def test_a_row_that_ran_and_does_not_fit_is_an_error_and_no_refusal(tmp_path):
     assert "of rows that ran, 1 do not fit by our memory plan" in answer.headline
 
 
-@pytest.mark.parametrize(
-    ("kind", "key", "text", "words"),
-    [
-        ("serving", "model_hf_id", "nobody/nothing", "nobody/nothing"),
-        ("serving", "model_hf_id", "", "model_hf_id: missing"),
-        ("serving", "gpu", "h2000", "unknown hardware"),
-        ("serving", "engine", "atom", "unknown engine"),
-        ("serving", "weights_dtype", "fp9", "unknown weight dtype"),
-        ("serving", "kv_dtype", "fp9", "unknown KV dtype"),
-        ("serving", "kind", "offline", "unknown kind"),
-        ("serving", "isl", "", "isl: missing"),
-        ("serving", "isl", "1e30", "isl: 1e30 is out of range"),
-        ("serving", "isl", "-5", "isl: -5 is out of range"),
-        ("serving", "osl", "lots", "osl: 'lots' is not a number"),
-        ("serving", "tp", "1e9", "tp: 1e9 is out of range"),
-        ("serving", "num_gpus", "3", "does not use all 3 GPUs"),
-        ("serving", "weight", "heavy", "weight: 'heavy' is not a number"),
-        ("serving", "notes", "n_requests=99999999999", "requests: 99999999999 is out of range"),
-        ("serving", "requests_per_client", "1e9", "requests_per_client: 1e9 is out of range"),
-        ("serving", "duration_s", "long", "duration_s: 'long' is not a number"),
-        ("serving", "max_num_seqs", "0", "max_num_seqs: 0 is out of range"),
-        (
-            "serving",
-            "spec_decode",
-            "yes",
-            "spec_decode: 'yes' does not say how drafts are made; write the method",
-        ),
-        ("memory", "model_hf_id", "nobody/nothing", "nobody/nothing"),
-        ("memory", "model_hf_id", "", "model_hf_id: missing"),
-        ("memory", "gpu", "h2000", "unknown hardware"),
-        ("memory", "engine", "atom", "unknown engine"),
-        ("memory", "pp", "1e9", "pp: 1e9 is out of range"),
-        ("memory", "weights_dtype", "fp9", "fp9"),
-        ("memory", "dcp", "0", "dcp: 0 is out of range"),
-        ("memory", "gpu_memory_utilization", "90", "gpu_memory_utilization: 90 is out of range"),
-        ("kernel", "gpu", "h2000", "unknown hardware"),
-        ("kernel", "family", "fft", "not modelled"),
-        ("kernel", "dtype", "fp9", "not modelled"),
-        ("kernel", "m", "0", "m: 0 is out of range"),
-        ("kernel", "m", "", "lacks a column"),
-        ("kernel", "n", "wide", "n: 'wide' is not a number"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "key", "text", "words"), rows("measured")["odd"])
 def test_an_odd_row_is_refused_with_its_reason_and_the_next_one_predicted(kind, key, text, words, tmp_path):
     odd = {"spec_decode": "", **GOOD[kind], key: text, "id": "odd"}
     good = {"spec_decode": "", **GOOD[kind], "id": "good"}

@@ -15,11 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MARK = "<!-- output written by `make docs` -->"
 MARKED = [page for page in pages(ROOT) if list(blocks_of(page.read_text(encoding="utf-8")))]
 SAMPLE = {
-    ROOT / name
-    for name in (
-        "docs/how-to/check-that-a-model-fits.md",
-        "docs/how-to/plan-batch-jobs.md",
-    )
+    ROOT / name for name in ("docs/how-to/check-that-a-model-fits.md", "docs/how-to/plan-batch-jobs.md")
 }
 """Pages whose commands take seconds together; the searches on the others take ten to twenty a page."""
 

@@ -1,7 +1,6 @@
 """The documentation says what the program does: every command, every option, every example as printed."""
 
 import ast
-import json
 import re
 from pathlib import Path
 from textwrap import dedent
@@ -10,6 +9,7 @@ import pytest
 
 from capplan.cli.commands import COMMANDS, FUNCTIONS
 from capplan.readers.yaml_file import parse_yaml, schema_line
+from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -112,8 +112,7 @@ def test_the_keys_that_a_how_to_shows_are_those_of_a_scenario(page, block, tmp_p
         (tmp_path / keys["calibration"]).write_text(host_file)
     if "images" in block:
         keys["model"] = "Qwen/Qwen3-VL-8B-Instruct"
-    path = tmp_path / "mine.yaml"
-    path.write_text(json.dumps(OF_ONE_SERVICE | keys))
+    path = written_to(tmp_path / "mine.yaml", OF_ONE_SERVICE | keys)
     assert read_scenario(path).classes
 
 
@@ -133,3 +132,8 @@ def test_a_page_begins_with_what_to_type(page):
 def test_how_tos_that_plan_a_kind_of_service_show_its_keys():
     planned = {page.stem for page in (ROOT / "docs" / "how-to").glob("plan-*.md")}
     assert planned <= {block.values[0] for block in BLOCKS}
+
+
+def test_the_picture_of_the_tutorial_on_traces_is_there(root):
+    picture = root / "docs" / "pictures" / "support-chat-frontier.svg"
+    assert picture.read_text(encoding="utf-8").count("<svg") == 1

@@ -22,6 +22,7 @@ import pytest
 
 import capplan as cp
 from capplan.errors import InputError
+from tests.files import written_to
 from tests.installs.sizes import SCENARIO, many_results, measured_rows, request_log, scenario_of_classes
 from tests.sweeps import long_but
 
@@ -164,8 +165,7 @@ print(json.dumps([number for number in range(count) if answers[number] != alone[
 )
 def test_many_threads_of_one_process_get_the_answers_of_one(root, tmp_path, questions, threads):
     """They begin at once, in a process that has read and imported nothing yet."""
-    path = tmp_path / "s.yaml"
-    path.write_text(json.dumps(SCENARIO))
+    path = written_to(tmp_path / "s.yaml", SCENARIO)
     done = subprocess.run(
         [sys.executable, "-c", THREADS, str(questions), str(path), str(threads)],
         cwd=root,

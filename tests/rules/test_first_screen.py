@@ -157,10 +157,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("width", "left_out"),
-    [(60, ()), (40, ("$/h",)), (30, ("layout", "$/h")), (20, ())],
-)
+@pytest.mark.parametrize(("width", "left_out"), [(60, ()), (40, ("$/h",)), (30, ("layout", "$/h")), (20, ())])
 def test_columns_make_way_by_priority_before_a_table_turns_upright(width, left_out):
     table = Table(ROWS, spare=("usd_per_hour", "plan"))
     fit = fitted(grid_of(table), width)

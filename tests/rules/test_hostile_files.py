@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 
 import pytest
 
@@ -14,6 +15,7 @@ from capplan.readers.plan_file import file_digest, read_plan_file, result_digest
 from capplan.readers.text_file import csv_rows, digest, first_bytes, json_values, numbered_lines, system_text
 from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.prometheus import SAMPLE
+from tests.files import written_to
 from tests.rules.test_hostile_input_cli import SCENARIO, TRAFFIC
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -144,8 +146,7 @@ def test_tables_values_and_lines_have_limits(tmp_path, monkeypatch):
     monkeypatch.setattr(text_file, "MOST_VALUES", 5)
     with pytest.raises(InputError, match="holds more than 5 values"):
         json_values("{}" * 6, "x.json")
-    path = tmp_path / "t.csv"
-    path.write_text("0,1,1\n" * 100)
+    path = written_to(tmp_path / "t.csv", "0,1,1\n" * 100)
     monkeypatch.setattr(text_file, "MOST_STREAM_BYTES", 500)
     with pytest.raises(InputError, match="is larger than"):
         list(numbered_lines(path, kind="a trace"))
@@ -164,8 +165,7 @@ def test_values_far_apart_in_a_text_are_found():
 
 
 def test_a_digest_is_that_of_a_small_plain_file(tmp_path):
-    path = tmp_path / "s.yaml"
-    path.write_text("name: s")
+    path = written_to(tmp_path / "s.yaml", "name: s")
     assert file_digest(path) == digest(path, 7) == digest(str(path), 8)
     assert digest(path, 6) is None
     with (tmp_path / "huge").open("wb") as huge:
@@ -283,8 +283,7 @@ def test_a_plan_whose_replicas_are_all_spares_is_refused(tmp_path, plan):
 def test_a_figure_that_the_rest_of_its_plan_contradicts_is_refused(
     tmp_path, plan, capsys, command, place, value, words
 ):
-    path = tmp_path / "plan.json"
-    path.write_text(sealed(plan[0], place, value))
+    path = written_to(tmp_path / "plan.json", sealed(plan[0], place, value))
     line = {
         "check": ["check", "--plan", str(path), "--offline"],
         "export": ["export", "--plan", str(path), "--target", "vllm"],
@@ -302,8 +301,7 @@ def test_a_figure_that_the_rest_of_its_plan_contradicts_is_refused(
     ],
 )  # fmt: skip
 def test_a_word_that_no_plan_has_ends_every_command_in_one_line(tmp_path, plan, capsys, place, value):
-    path = tmp_path / "plan.json"
-    path.write_text(sealed(plan[0], place, value))
+    path = written_to(tmp_path / "plan.json", sealed(plan[0], place, value))
     for line in (
         ["check", "--plan", str(path), "--offline"],
         ["export", "--plan", str(path), "--target", "k8s"],
@@ -314,8 +312,7 @@ def test_a_word_that_no_plan_has_ends_every_command_in_one_line(tmp_path, plan, 
 
 
 def test_a_plan_is_read_only_with_a_scenario_of_the_same_targets(tmp_path, plan, capsys):
-    path = tmp_path / "plan.json"
-    path.write_text(json.dumps(plan[0]))
+    path = written_to(tmp_path / "plan.json", plan[0])
     assert main(["report", "--plan", str(path), "--offline"]) == 0
     capsys.readouterr()
     other = written(tmp_path / "s.yaml", SCENARIO | {"slo": {"tpot_p99": "1 s"}})
@@ -332,19 +329,7 @@ def test_users_who_do_not_think_are_always_in_flight(tmp_path, capsys):
         "think_time": "0 s",
     }
     path = written(tmp_path / "s.yaml", SCENARIO | {"traffic": [users]})
-    words = [
-        "simulate",
-        path,
-        "--hardware",
-        "l4",
-        "-tp",
-        "1",
-        "--replicas",
-        "1",
-        "--until",
-        "20 s",
-        "--offline",
-    ]
+    words = shlex.split(f"simulate {path} --hardware l4 -tp 1 --replicas 1 --until '20 s' --offline")
     assert main([*words, "--format", "json"]) == 0
     found = json.loads(capsys.readouterr().out)["result"]
     in_flight = found["requests_per_s"] * found["e2e_s"]["mean"]
@@ -449,18 +434,9 @@ def test_a_word_with_a_nul_is_refused(capsys, command):
 
 @pytest.mark.long
 def test_a_row_of_points_holds_figures_that_can_be_and_nothing_else(tmp_path, capsys):
-    words = [
-        "sweep",
-        "llama-3.2-1b",
-        "--hardware",
-        "l4",
-        "--concurrency",
-        "1",
-        "--input-tokens",
-        "50",
-        "--output-tokens",
-        "8",
-    ]
+    words = shlex.split(
+        "sweep llama-3.2-1b --hardware l4 --concurrency 1 --input-tokens 50 --output-tokens 8"
+    )
     words += ["--offline", "--points", str(tmp_path / "p.jsonl")]
     assert main(words) == 0
     capsys.readouterr()

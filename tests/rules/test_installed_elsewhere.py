@@ -7,6 +7,8 @@ import subprocess
 import pytest
 import shellingham
 
+from tests.files import written_to
+
 NAME = "tïny😀"
 
 
@@ -45,8 +47,7 @@ def test_a_table_on_an_ascii_terminal_is_no_traceback(program, scenario):
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_home_folder_that_cannot_be_written_is_one_line(shell, program, tmp_path):
-    home = tmp_path / "home"
-    home.write_text("")  # no folder, for root as well
+    home = written_to(tmp_path / "home", "")
     done = program("--install-completion", shell, env={"HOME": str(home)})
     assert done.code == 2
     assert done.err.startswith("--install-completion: cannot write ")

@@ -37,9 +37,7 @@ def answered():
 @pytest.mark.long
 def test_a_tool_returns_the_json_of_its_command(answered, capplan):
     found = answered(mcp.fit("llama-3.1-8b", "l4", kv_dtype="fp8", max_model_len=8192))
-    ran = capplan(
-        "fit llama-3.1-8b --hardware l4 --kv-dtype fp8 --max-model-len 8192 --format json",
-    )
+    ran = capplan("fit llama-3.1-8b --hardware l4 --kv-dtype fp8 --max-model-len 8192 --format json")
     assert found == {"exit_code": ran.code, **json.loads(ran.out)}
 
 

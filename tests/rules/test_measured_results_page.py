@@ -10,6 +10,7 @@ from capplan.questions.validation import validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.recipes import RunColumns
 from capplan.recorded.measured import NEEDED, NOTED, RANGES, with_start_columns
+from tests.files import written_to
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "measured-results.md").read_text(encoding="utf-8")
 
@@ -42,8 +43,7 @@ def test_the_page_names_every_column_of_engine_starts():
 
 
 def test_the_example_of_the_page_is_predicted(tmp_path):
-    path = tmp_path / "results.csv"
-    path.write_text(re.search(r"```csv\n(.*?)```", PAGE, re.DOTALL)[1], encoding="utf-8")
+    path = written_to(tmp_path / "results.csv", re.search(r"```csv\n(.*?)```", PAGE, re.DOTALL)[1])
     found = validation([path], intervals=shipped_intervals())
     assert [p.metric for p in found.predictions] == ["ttft_ms_p50", "output_tok_s"]
     assert not found.refused

@@ -6,6 +6,7 @@ import capplan as cp
 from capplan.errors import InputError, nearest
 from capplan.readers.text_file import data_folder
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -19,66 +20,10 @@ traffic:
 slo: {ttft_p95: 1 s, tpot_p95: 40 ms}
 fleet: {hardware: [h100-sxm]}
 """
-PLAN_FILE = "a plan file (capplan fleet SCENARIO -o plan.json writes one) is expected"
-YAML = {
-    "no unit": (("40 ms", "40"), "line 8: slo.tpot_p95: '40' is not in s (the unit is missing)", "e.g. '40 ms'"),
-    "unit in words": (("40 ms", "40 milliseconds"), "slo.tpot_p95: '40 milliseconds' is not in s (write ms)"),
-    "percent without its sign": (("slo: {", "slo: {confidence: 90, "), "slo.confidence: '90' is over 1", "e.g. '90 %'"),
-    "price without unit": (("fleet:", "prices: {per_gpu_hour: {h100-sxm: 2.5}}\nfleet:"), "'2.5' is not in $/h", "e.g. '2.5 $/h'"),
-    "price of no GPU": (("fleet:", "prices: {per_gpu_hour: 2.5}\nfleet:"), "must be 'key: value' lines, e.g. per_gpu_hour: {NAME: ...}"),
-    "budget of one number": (("fleet:", "budget: 5000\nfleet:"), "line 9: budget: 5000 must be", "known: includes, usd_per_month"),
-    "gpu": (("hardware:", "gpu:"), "line 9: fleet.gpu: unknown key 'gpu': did you mean 'hardware'?"),
-    "prompt tokens": (("input_tokens:", "prompt_tokens:"), "unknown key 'prompt_tokens': did you mean 'input_tokens'?"),
-    "completion tokens": (("output_tokens:", "completion_tokens:"), "did you mean 'output_tokens'?"),
-    "average": (("mean: 1500", "avg: 1500"), "traffic[0].input_tokens.avg: unknown key 'avg': did you mean 'mean'?"),
-    "rps": (("request_rate:", "rps:"), "unknown key 'rps': did you mean 'request_rate'?"),
-    "traffic without a dash": (("  - name: chat", "    name: chat"), "line 3: traffic: must be a list", "entries begin with '- '"),
-    "list for a number": (("8 req/s", "[8]"), "line 5: traffic[0].request_rate: '[8]' is not a quantity in req/s"),
-    "tab": (("    request_rate", "\trequest_rate"), "line 5, column 1: is not YAML", "indent with spaces"),
-    "indentation": (("  - name", "- name"), "line 5, column 17: is not YAML", "indent this line like its neighbours"),
-    "colon in a text": (("name: chat\nmodel", "name: chat: new\nmodel"), "line 1, column 11: is not YAML", "in quotes"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", YAML)
-def test_a_mistake_in_a_scenario_is_one_clear_line(mistake, tmp_path):
-    (old, new), *says = YAML[mistake]
-    assert old in CHAT
-    path = tmp_path / "chat.yaml"
-    path.write_text(CHAT.replace(old, new, 1))
-    with pytest.raises(InputError) as caught:
-        read_scenario(path)
-    for words in says:
-        assert words in str(caught.value)
-
-
-COMMANDS = [
-    (["fleet", "chat.yaml", "--set", "slo.ttft_p95=1000"], "chat.yaml: overridden: slo.ttft_p95: '1000'", "e.g. '1000 ms'"),
-    (["fleet", "chat.yaml", "--set", "slo.tttf_p95=1 s"], "overridden: slo.tttf_p95: unknown key 'tttf_p95': did you mean 'ttft_p95'"),
-    (["fleet", "chat.yaml", "--set", "model=lama-3.1-8b"], "unknown model 'lama-3.1-8b'", "llama-3.1-8b"),
-    (["fleet", "chat.yaml", "--confidence", "85"], "--confidence: '85' is over 1", "e.g. '85 %'"),
-    (["explain", "plan.json", "gpus"], f"plan.json: no such file; {PLAN_FILE}"),
-    (["export", "--plan", "chat.yaml", "--target", "k8s"], f"is not JSON (expecting value); {PLAN_FILE}"),
-    (["export", "--plan", "plan.json", "--target", "kubernetes"], "unknown target 'kubernetes': did you mean 'k8s'?"),
-    (["list", "gpus"], "unknown list 'gpus': did you mean 'hardware'?"),
-    (["help", "fleet"], "unknown command 'help'", "see: capplan fleet --help"),
-    (["help"], "unknown command 'help'", "see: capplan --help"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("words", "says"), [(words, says) for words, *says in COMMANDS])
-def test_a_mistake_on_the_command_line_is_one_clear_line(words, says, capplan, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "chat.yaml").write_text(CHAT)
-    ran = capplan(*words)
-    assert ran.code == 2
-    for text in says:
-        assert text in ran.err
 
 
 def test_a_key_of_the_file_keeps_its_line_beside_an_overridden_one(tmp_path):
-    path = tmp_path / "chat.yaml"
-    path.write_text(CHAT.replace("40 ms", "40"))
+    path = written_to(tmp_path / "chat.yaml", CHAT.replace("40 ms", "40"))
     with pytest.raises(InputError) as caught:
         read_scenario(path, ("slo.ttft_p95=1",))
     first, second = str(caught.value).splitlines()

@@ -12,6 +12,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.readers import text_file
 from capplan.report import show
+from tests.files import written_to
 from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -66,8 +67,7 @@ ROWS = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{n}.5,100,{n + 9}\n"
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["-", "/dev/stdin"])
 def test_stdin_is_read_as_often_as_a_command_reads_its_file(name, tmp_path):
-    file = tmp_path / "stdin"
-    file.write_text(ROWS)
+    file = written_to(tmp_path / "stdin", ROWS)
     asked = [sys.executable, "-m", "capplan", "workload", "--format", "json"]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     of_file = subprocess.run([*asked, str(file)], capture_output=True, env=env, check=True, text=True)
@@ -107,10 +107,7 @@ def test_a_row_that_no_run_has_is_counted_and_scores_nothing(column, value, tmp_
     names, row = HEAD.split(","), ROW.split(",")
     odd = row.copy()
     odd[names.index(column)] = value
-    file = tmp_path / "runs.csv"
-    file.write_text(
-        "\n".join([HEAD, ROW, ",".join(odd)]) + "\n"
-    )  # of one id, as in files that were pasted together
+    file = written_to(tmp_path / "runs.csv", "\n".join([HEAD, ROW, ",".join(odd)]) + "\n")
     assert main(["validate", str(file), "--decisions", "--format", "json"]) == 0
     answered = capsys.readouterr().out
     assert '"rows": 2' in answered
@@ -209,8 +206,7 @@ LATE = {
 
 
 def test_a_result_whose_first_token_comes_after_its_end_is_refused(tmp_path, capsys):
-    file = tmp_path / "late.json"
-    file.write_text(json.dumps(LATE))
+    file = written_to(tmp_path / "late.json", LATE)
     for words in (
         ["workload", str(file)],
         ["calibrate", "--from", str(file), "--model", "llama-3.2-1b", "--hardware", "l4", "--offline"],
@@ -236,8 +232,7 @@ def test_a_line_of_a_log_whose_first_token_comes_after_its_end_is_counted_and_le
         }
         for i in range(6)
     ]
-    file = tmp_path / "log.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file = written_to(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     assert main(["workload", str(file), "--format", "json"]) == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["result"]["requests"] == 5

@@ -68,6 +68,23 @@ def test_a_room_imports_only_rooms_below_it():
     assert [line for path, own in rooms if own[:2] != "__" for line in upward(path, own)] == []
 
 
+INTERNALS = (
+    "capplan.fleet.decision", "capplan.fleet.search", "capplan.fleet.load.demand", "capplan.fleet.load.waits", "capplan.fleet.pools.joint",
+    "capplan.fleet.pools.search", "capplan.fleet.pools.sizing",
+)  # fmt: skip
+"""What finds a plan; what follows from it for those who print or explain it is in the plan or in `questions/plans/facts.py`."""
+
+
+def test_pages_and_explanations_ask_no_search():
+    pages = [path for path in FILES if room_of(path) in {"report", "review", "explain"}]
+    assert [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in pages
+        for module, _ in imported(path)
+        if module.startswith(INTERNALS)
+    ] == []
+
+
 def test_a_library_is_imported_only_in_the_rooms_that_own_it():
     wrong = []
     for path in FILES:

@@ -12,6 +12,7 @@ from capplan.questions.fleet import asked_fleet
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
 from docs.generators.schemas import SCHEMAS, schema_text, write_schemas
+from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -58,8 +59,7 @@ def test_support_chat_is_read_in_base_units():
 
 
 def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALLEST)
+    path = written_to(tmp_path / "small.yaml", SMALLEST)
     scenario = read_scenario(path)
     replaced = {assumption.replace for assumption in asked_fleet(scenario, offline=True).assumptions}
     keys = {
@@ -79,8 +79,7 @@ def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
 
 
 def test_kv_dtype_never_follows_from_the_weight_dtype(tmp_path):
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALLEST + "weight_dtype: fp8\n")
+    path = written_to(tmp_path / "small.yaml", SMALLEST + "weight_dtype: fp8\n")
     assert asked_fleet(read_scenario(path), offline=True).question.kv_formats == ("bf16",)
 
 
@@ -104,8 +103,7 @@ def test_auto_means_the_same_kv_dtype_in_a_scenario_and_on_the_command_line(tmp_
     ],
 )
 def test_rate_may_be_given_as_rate_users_or_job(traffic, rate, tmp_path):
-    path = tmp_path / "s.yaml"
-    path.write_text(SMALLEST.replace("request_rate: 5 req/s", traffic))
+    path = written_to(tmp_path / "s.yaml", SMALLEST.replace("request_rate: 5 req/s", traffic))
     (item,) = read_scenario(path).classes
     assert item.request_rate_at() == pytest.approx(rate)
 

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -19,8 +20,10 @@ from capplan.cli.api.declared import NOT_OFFERED, offered
 from capplan.cli.commands import COMMANDS
 from capplan.cli.options import OUTPUTS
 from tests.served import ROOT, server
+from tests.tables import rows
 
-FIT = {"model": "llama-3.1-8b", "hardware": "h100-sxm"}
+REQUESTS = rows("requests")
+FIT = REQUESTS["fit"]
 SCENARIO = {
     "name": "small",
     "model": "Qwen/Qwen3-8B",
@@ -47,22 +50,9 @@ def plan(served):
     return answer.text
 
 
-QUICK = [
-    ("fit", FIT, ["llama-3.1-8b", "--hardware", "h100-sxm"]),
-    ("fit", {**FIT, "tensor_parallel": 2, "kv_dtype": "fp8"}, ["llama-3.1-8b", "--hardware", "h100-sxm", "-tp", "2", "--kv-dtype", "fp8"]),
-    ("kv-size", {"model": "llama-3.1-8b", "context": [4096, 8192]}, ["llama-3.1-8b", "--context", "4096", "--context", "8192"]),
-    ("model", {"model": "deepseek-v3"}, ["deepseek-v3"]),
-    ("hardware", {"name": "h200"}, ["h200"]),
-    ("list", {"kind": "prices", "word": "h100"}, ["prices", "h100"]),
-    ("estimate", {**FIT, "request_rate": "2 req/s"}, ["llama-3.1-8b", "--hardware", "h100-sxm", "--request-rate", "2 req/s"]),
-    ("cache", {"prefix_tokens": 4000, "requests_per_day": 10000, "api": "openai/gpt-5-mini"},
-     ["--prefix-tokens", "4000", "--requests-per-day", "10000", "--api", "openai/gpt-5-mini"]),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("command", "body", "arguments"), QUICK)
-def test_an_answer_is_exactly_the_json_of_the_command(served, capplan, command, body, arguments):
-    ran = capplan(command, *arguments, *(["--offline"] if command != "cache" and command not in ("list", "hardware") else []), "--format", "json")  # fmt: skip
+@pytest.mark.parametrize(("command", "body", "line"), REQUESTS["answered"])
+def test_an_answer_is_exactly_the_json_of_the_command(served, capplan, command, body, line):
+    ran = capplan(command, *shlex.split(line), "--format", "json")
     answer = served.post(command, body)
     assert (answer.status, answer.headers["capplan-exit-code"]) == (200, str(ran.code))
     assert answer.text == ran.out
@@ -133,29 +123,13 @@ def test_no_offered_command_writes_a_file_or_connects_elsewhere():
     assert not {"endpoint", "minutes_of"} & {flag.key for flag in offered()["verify-plan"].flags}
 
 
-@pytest.mark.parametrize(
-    ("command", "body", "status", "says", "place"),
-    [
-        ("fit", {**FIT, "hardware": "h109"}, 422, "did you mean 'h100'", None),
-        ("fit", {"model": "llama-3.1-8b"}, 422, "hardware: is missing", "hardware"),
-        ("fit", {**FIT, "tensor_paralel": 2}, 422, "did you mean 'tensor_parallel'", "fit"),
-        ("fit", {**FIT, "tensor_parallel": "two"}, 422, "--tensor-parallel", "--tensor-parallel"),
-        ("fit", {**FIT, "tensor_parallel": True}, 422, "is not a text or a number", "tensor_parallel"),
-        ("fit", {**FIT, "offline": "yes"}, 422, "is not true or false", "offline"),
-        ("fit", {**FIT, "output": "x.json"}, 422, "unknown key 'output'", "fit"),
-        ("fit", {**FIT, "engine": ["vllm"]}, 422, "is not a text or a number", "engine"),
-        ("fleet", {"scenario": "suport-chat"}, 422, "did you mean 'support-chat'?", None),
-        ("fleet", {"scenario": {**SCENARIO, "slo": {"ttft_p95": "1 m2"}}}, 422, "ttft_p95",
-         "scenario.yaml: line 1: slo.ttft_p95"),
-        ("fit", "[1]", 400, "not a JSON object", None),
-        ("fit", "{", 400, "is not JSON", None),
-        ("fit", '{"tensor_parallel": NaN}', 400, "not a JSON number", None),
-        ("fit", "[" * 100_000, 400, "is not JSON", None),
-        ("workload", {"files": ["absent.csv"]}, 422, "no such file", "absent.csv"),
-        ("fit", {**FIT, "contents": {"../x": ""}}, 422, "is not a name of a file", "contents"),
-        ("fit", {**FIT, "contents": {f"{i}.csv": "" for i in range(50)}}, 422, "more than 40 files", "contents"),
-    ],
-)  # fmt: skip
+LONG = [
+    ["fit", "[" * 100_000, 400, "is not JSON", None],
+    ["fit", {**FIT, "contents": {f"{i}.csv": "" for i in range(50)}}, 422, "more than 40 files", "contents"],
+]
+
+
+@pytest.mark.parametrize(("command", "body", "status", "says", "place"), REQUESTS["mistakes"] + LONG)
 def test_a_mistake_is_a_problem_with_its_place(served, command, body, status, says, place):
     found = served.problem(command, body)
     assert found["status"] == status
@@ -283,23 +257,7 @@ def test_a_request_leaves_nothing_behind(served):
 # who may ask
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "evil.example"}, 421),
-        ({"Host": "evil.example:80"}, 421),
-        ({"Host": "127.0.0.1.evil.example:{port}"}, 421),
-        ({"Host": "localhost:{port}"}, 200),
-        ({"Origin": "http://evil.example"}, 403),
-        ({"Origin": "null"}, 403),
-        ({"Origin": "http://127.0.0.1:1"}, 403),
-        ({"Origin": "http://127.0.0.1:{port}"}, 200),
-        ({"Sec-Fetch-Site": "cross-site"}, 403),
-        ({"Sec-Fetch-Site": "same-origin"}, 200),
-        ({"Content-Type": "text/plain"}, 415),
-        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
-    ],
-)
+@pytest.mark.parametrize(("headers", "status"), REQUESTS["headers"])
 def test_another_site_is_refused(served, headers, status):
     said = {name: value.replace("{port}", str(served.port)) for name, value in headers.items()}
     assert served.post("fit", FIT, headers=said).status == status

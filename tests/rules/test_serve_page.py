@@ -394,10 +394,7 @@ def test_a_link_is_a_plan(page, served, tmp_path_factory):
     assert "#capplan=" in link
     with browser(tmp_path_factory.mktemp("other")) as other:
         other.open(link)
-        wait(
-            other,
-            "!document.getElementById('answer').hidden && document.getElementById('stop').hidden",
-        )
+        wait(other, "!document.getElementById('answer').hidden && document.getElementById('stop').hidden")
         for selector in ("#figures", "#order", "#decision"):
             assert text(other, selector) == text(page, selector)
         assert other.run("document.getElementById('stale').hidden")

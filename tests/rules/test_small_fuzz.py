@@ -6,6 +6,7 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.recorded.results.read import read_results
+from tests.files import written_to
 from tests.fuzz import grammars
 from tests.fuzz.readers import KINDS, check, fuzz
 
@@ -32,8 +33,7 @@ def test_a_rate_that_follows_from_numbers_and_is_endless_is_refused(tmp_path):
     """Found by make fuzz: tokens of 1e308 a request make a rate that no number holds."""
     (kind,) = (kind for kind in KINDS if kind.name == "results.json")
     (sound,) = (value for value in kind.sound() if "usage_completion_tokens" in value)
-    path = tmp_path / kind.name
-    path.write_text(json.dumps({**sound, "usage_completion_tokens": {"avg": 1e308}}))
+    path = written_to(tmp_path / kind.name, {**sound, "usage_completion_tokens": {"avg": 1e308}})
     with pytest.raises(InputError, match=r"usage_completion_tokens\.avg: 1e\+308 is out of range"):
         kind.read(path)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.files import written_to
 from tests.sweeps import long_but
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,8 +69,7 @@ class Repository:
         assert self.run("bash capacity/plan") == 0, self.error
 
     def stand_in(self, name, line):
-        path = self.commands / name
-        path.write_text(f"#!/bin/sh\n{line}\n")
+        path = written_to(self.commands / name, f"#!/bin/sh\n{line}\n")
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
     def run(self, script, at=None):

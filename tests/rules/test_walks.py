@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.long
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -16,11 +17,7 @@ COMMANDS = ("capplan ", "mkdir ", "cp ", "sed ")
 """First words of the command lines that a walk runs."""
 CONNECTED = ("workload", "cache", "list", "hardware", "export", "check", "diff", "verify-plan", "calibrate")
 """Commands without `--offline`."""
-MISSES = {
-    "verify-plan --plan plan.json --results bench.json",
-    "--replicas 1",
-    "budget.usd_per_month=20000",
-}
+MISSES = {"verify-plan --plan plan.json --results bench.json", "--replicas 1", "budget.usd_per_month=20000"}
 """Parts of commands that miss a target, as the page says."""
 TUTORIALS = sorted((DOCS / "tutorials").glob("*.md")) + sorted((DOCS / "tutorials").glob("*.ipynb"))
 HOW_TOS = sorted((DOCS / "how-to").glob("*.md"))
@@ -35,6 +32,13 @@ EXTRA = "capplan[calibrate]"
 """On a page that needs more than `pip install capplan`."""
 PLAIN = "import sys\nfor name in ('torch', 'scipy', 'matplotlib', 'distributed', 'mcp', 'genai_prices'):\n    sys.modules[name] = None\n"
 """Makes Python lack what a plain installation lacks: the libraries of the extras."""
+LEFT = {
+    "first-plan": ("init fleet fleet explain levers report report export export verify-plan",
+                   {"chat.yaml", "plan.json", "plan.html", "plan.md", "chat.k8s.yaml"}, "recalibrate: time to first token"),
+    "from-a-plan-to-an-order": ("list hardware fleet fleet fleet explain export export check", {"plan.json", "machines.yaml"}, ""),
+    "from-a-request-trace-to-a-fleet": (None, {"trace.csv", "workload.yaml", "points.jsonl"}, ""),
+}  # fmt: skip
+"""Tutorial -> its commands in order, files that it leaves, and words of its last answer."""
 OF_A_CLONE = "../tests/data/"
 """In a command that runs in a clone, as its page says."""
 
@@ -84,8 +88,8 @@ class Walk:
         return ran.stdout
 
     def page(self, text):
-        """Write the files of a page, and run its commands and programs; return how many commands ran."""
-        commands = 0
+        """Write the files of a page, and run its commands and programs; return the commands that ran and what the last one printed."""
+        commands, printed = [], ""
         self.env["PYTHONPATH"] = self.paths[EXTRA in text]
         for _, kind, body in BLOCK.findall(text):
             named = re.match(r"# file: (\S+)\n", body)
@@ -103,9 +107,9 @@ class Walk:
                 prompted = [line for line in lines if line.startswith("$ ")]
                 plain = [line.strip() for line in lines if line.strip().startswith(COMMANDS)]
                 for line in (line for line in prompted or plain if OF_A_CLONE not in line):
-                    self.command(line)
-                    commands += 1
-        return commands
+                    printed = self.command(line)
+                    commands.append(line.removeprefix("$ ").split()[1])
+        return commands, printed
 
 
 @pytest.fixture
@@ -126,13 +130,24 @@ def text_of(path):
 def test_a_tutorial_is_walked_with_the_wheel_from_an_empty_folder(page, walk):
     ran = walk.python("-c", "import capplan; print(capplan.__file__)")
     assert ran.stdout.startswith(walk.paths[True])
-    commands = walk.page(text_of(page))
-    assert commands >= 1 or page.suffix == ".ipynb"
+    commands, printed = walk.page(text_of(page))
+    assert commands or page.suffix == ".ipynb"
+    named, files, says = LEFT.get(page.stem, (None, set(), ""))
+    assert (named or " ".join(commands)) == " ".join(commands)
+    assert files <= {path.name for path in walk.folder.iterdir()}
+    assert says in printed
+    if "machines.yaml" in files:
+        plan = json.loads((walk.folder / "plan.json").read_text())["result"]["chosen"]
+        machines = plan["order"]["machines"]
+        assert plan["survival"]["domain"] == "machine"
+        assert all(line["provider"] == "AWS" and line["region"] and line["date"] for line in machines)
+        tasks = list(yaml.safe_load_all((walk.folder / "machines.yaml").read_text()))
+        assert sum(task["num_nodes"] for task in tasks) == sum(line["count"] for line in machines)
 
 
 @pytest.mark.parametrize("page", HOW_TOS, ids=lambda page: page.stem)
 def test_a_how_to_is_walked_with_the_wheel(page, walk):
     for name, file in BROUGHT.get(page.stem, {}).items():
         (walk.folder / name).write_bytes(file.read_bytes())
-    commands = walk.page(page.read_text(encoding="utf-8"))
-    assert (commands == 0) == (page.stem in WITHOUT_COMMANDS)
+    commands, _ = walk.page(page.read_text(encoding="utf-8"))
+    assert (not commands) == (page.stem in WITHOUT_COMMANDS)

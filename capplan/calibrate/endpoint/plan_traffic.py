@@ -62,7 +62,7 @@ def measured_plan(
     _refuse_other_requests(asked, server.shown)
     refuse_drafts(plan, server.shown)
     server, _, notice, _ = served_model(server, asked.scenario.model)
-    replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
+    replica = replica_of(spec_of_layout(plan.single.layout, asked.question))
     demand, busy = asked.question.demand, plan.single.busy_replicas
     most_per_s = sum(demand.rates_per_s(0.0)) / busy
     seconds = max(60.0 * (minutes or MINUTES), LEAST_REQUESTS / most_per_s)

@@ -95,32 +95,7 @@ def _routed_fleet(
     gauged: bool,
     early_end: EarlyEnd,
 ) -> FleetOutcome:
-    """Simulate identical replicas behind one router.
-
-    Parameters
-    ----------
-    replica : one of them
-    stream : the load
-    operation : how the fleet is operated
-    replicas : [-]
-        that serve from the start; not used with separate prefill and decode
-    slo : limits for goodput
-    until_s : [s]
-        stop at this time
-    admission : admission rules; None: admit all
-    use : options of the engines
-    gauged : record batches, blocks in use and gaps between tokens, which separate pools need not
-    early_end : limits on the first token that may end a run of separate pools
-
-    Returns
-    -------
-    latencies [s], rates [1/s], by class and overall
-
-    Raises
-    ------
-    InputError
-        names options that cannot be combined
-    """
+    """Simulate replicas behind one router; `gauged` and `early_end` concern separate pools, and `replicas` those that do both phases."""
     stream = stream_with_block_ids(stream, replica, use)
     apart, prompt_tokens = _is_disaggregated(operation), stream.mean_input_tokens
     if apart:
@@ -238,10 +213,8 @@ class MixedGroup:
         """Return the requests of a stream that are the group's."""
         every = stream.requests
         assert every is not None
-        mine = np.isin(
-            every.class_index if every.class_index is not None else np.zeros(len(every), int),
-            list(self.classes),
-        )
+        of_class = np.zeros(len(every), int) if every.class_index is None else every.class_index
+        mine = np.isin(of_class, list(self.classes))
         if self.above_tokens is not None:
             mine &= every.input_tokens > self.above_tokens
         if self.up_to_tokens is not None:
@@ -292,11 +265,10 @@ def run_mix(
     tokens = [each.all.output_tokens_per_s for each in found]
     rounds = [rate / each.tokens_per_step for rate, each in zip(tokens, found, strict=True)]
     outcome = fleet_outcome([part for each in found for part in each.parts], stream, slo, until_s)
+    hits = {"device": outcome.all.prefix_hit_fraction} if any(each.hit_fractions for each in found) else {}
     return replace(
         outcome,
-        hit_fractions={"device": outcome.prefix_hit_fraction}
-        if any(each.hit_fractions for each in found)
-        else {},
+        hit_fractions=hits,
         kv_blocks=sum(each.kv_blocks for each in found),
         tokens_per_step=sum(tokens) / sum(rounds) if sum(rounds) else 1.0,
         assumptions=found[0].assumptions,
@@ -328,9 +300,8 @@ def assumed(operation: Operation) -> tuple[Assumption, ...]:
             )
         )
     if operation.hedging is not None:
-        assumptions.append(
-            Assumption("of two copies of a request the one that finishes first counts", "Hedging in Python")
-        )
+        words = "of two copies of a request the one that finishes first counts"
+        assumptions.append(Assumption(words, "Hedging in Python"))
     return tuple(assumptions)
 
 

@@ -13,11 +13,12 @@ from functools import partial
 from itertools import product
 from math import inf, isnan
 
-from capplan.accuracy.bounded import bounded_latencies, operation_interval, operation_of
+from capplan.accuracy.bounded import operation_interval, operation_of
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
 from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.plan import (
+    DEAR,
     Group,
     Plan,
     PoolsSearch,
@@ -30,7 +31,6 @@ from capplan.fleet.pools.joint import (
     ANY_COST,
     Demanded,
     Joint,
-    Lacking,
     Pair,
     Phase,
     Rank,
@@ -52,13 +52,12 @@ from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
 from capplan.fleet.search.layouts import search
-from capplan.fleet.search.recommended import DEAR, rank
+from capplan.fleet.search.one_layout import Standing
+from capplan.fleet.search.recommended import group_of, plan_at_peak, rank
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
-from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.hardware.device import Device
-from capplan.money.price import HOURS_PER_MONTH, most_usd
-from capplan.workload.request_class import outside_use
+from capplan.money.price import most_usd
 
 SHOWN = 3
 """Pairs of devices that get a plan; of the others only those that cost less by what either phase takes by itself. More are tried until one has a plan."""
@@ -88,23 +87,18 @@ def pools_decision(
     Parameters
     ----------
     question : of the whole fleet; both phases of a plan have one weight dtype and one KV dtype
-    pools : devices of either pool, and the link
-    terms : headroom, spares of each pool, prices, and limits of the whole fleet
-    beyond : whether to look for the load that a plan carries beyond the peak, for the probability of each target and for the
-        range of the cost of the cheapest plan; else a plan counts as full, and has none of these
-    progress : called with the pairs that are done, and all of them
-    cache : runs that searches of similar questions share
+    beyond : whether to look for the load beyond the peak, the chance of each target and the cost range of the cheapest plan; else a plan counts as full
     most_usd_per_hour : [$/h]
         only cheaper plans are looked for, among those with a price: devices whose closed-form bounds say that there are none are left out
     """
     check_known((*pools.prefill_devices, *pools.decode_devices), pools.link)
-    rejected: Rejections = Counter()
-    together: Rejections = Counter()
-    cache = cache or SearchCache()
+    rejected, together, cache = Rejections(), Rejections(), cache or SearchCache()
+    confirmed = partial(
+        _confirmed, users=question.demand, link=pools.link, terms=terms, cache=cache, beyond=beyond
+    )
     found = _groups(question, pools, terms, rejected, cache, most_usd_per_hour)
     groups = found.groups
-    plans: list[Plan] = []
-    simulated = 0
+    plans, simulated = list[Plan](), 0
 
     def most_of(group: Sequence[Contender]) -> float:
         return most_usd_per_hour if _priced(group[0], terms) else inf
@@ -121,8 +115,7 @@ def pools_decision(
             for _, others in groups[place:]:
                 rejected[others[0].hardware, dearer] += 1
             break
-        asking = _Asking(timed, question.demand, pools.link, terms, cache, dearer, beyond=beyond)
-        plan, tried = _confirmed(group, asking, together, least)
+        plan, tried = confirmed(timed, group, dearer, together, least)
         simulated += tried
         plans += [plan] if plan else []
         if progress:
@@ -132,8 +125,7 @@ def pools_decision(
         if _alone_cost(group[0], terms) >= least:
             break
         wider = _every_layout(timed, group, pools, terms, cache, least)
-        asking = _Asking(timed, question.demand, pools.link, terms, cache, DEARER_POOLS, beyond=beyond)
-        plan, tried = _confirmed(wider, asking, Counter(), least) if wider else (None, 0)
+        plan, tried = confirmed(timed, wider, DEARER_POOLS, Rejections(), least) if wider else (None, 0)
         simulated += tried
         if plan:
             plans = [*(item for item in plans if item.hardware != plan.hardware), plan]
@@ -159,19 +151,8 @@ def _searched(
     )
 
 
-def pools_standing(question: Question, plan: Plan, terms: Terms) -> tuple[Plan, Lacking] | Reason:
-    """Return how a plan stands that was chosen before, or the reason where one of its layouts cannot serve the model at all.
-
-    Parameters
-    ----------
-    question : the traffic, the targets and the engine
-    plan : layouts and numbers of replicas of either pool
-    terms : headroom, spares and prices
-
-    Returns
-    -------
-    the plan with its latencies and its probability under the traffic of now, and the pools that are too small
-    """
+def pools_standing(question: Question, plan: Plan, terms: Terms) -> Standing | Reason:
+    """Return how the pools of a plan stand, or the reason where one of its layouts cannot serve the model at all."""
     sizing = pools_sizing(question, plan, terms)
     if isinstance(sizing, Reason):
         return sizing
@@ -179,7 +160,10 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> tuple[Plan, 
     pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
     slowness = contender.slowness(question).quantile(question.slo.confidence)
     now = _plan(contender, joint, pair, terms, question.demand, beyond=False)
-    return now, joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness))
+    lacking = joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness))
+    needed = tuple(None if pool.role in lacking else pool.busy_replicas for pool in plan.groups)
+    values = {target: now.value(target) for target in question.slo.targets}
+    return Standing(values, now.slo_met_probability, needed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -434,42 +418,40 @@ def _alone_cost(contender: Contender, terms: Terms) -> float:
 
 
 def _priced(contender: Contender, terms: Terms) -> bool:
-    return all(terms.priced(side.trial.candidate.layout.device.name) for side in contender.sides)
-
-
-@dataclass(frozen=True, slots=True)
-class _Asking:
-    """What a plan is asked to be."""
-
-    question: Question
-    users: Demand
-    """The traffic before users were replaced by requests at their rate."""
-    link: LinkTerms
-    terms: Terms
-    cache: SearchCache
-    dearer: Reason
-    """Why a plan that costs too much is not looked for."""
-    beyond: bool
+    return all(terms.priced(side.layout.device.name) for side in contender.sides)
 
 
 def _confirmed(
-    group: Sequence[Contender], asking: _Asking, rejected: Rejections, most_cost: float
+    question: Question,
+    group: Sequence[Contender],
+    dearer: Reason,
+    rejected: Rejections,
+    most_cost: float,
+    *,
+    users: Demand,
+    link: LinkTerms,
+    terms: Terms,
+    cache: SearchCache,
+    beyond: bool,
 ) -> tuple[Plan | None, int]:
-    """Return the cheapest plan of a group, simulated with its link, or None with the reason in `rejected`; and the pairs tried."""
+    """Return the cheapest plan of a group, simulated with its link, or None with the reason in `rejected`; and the pairs tried.
+
+    The demand of `users` is as the scenario states it: in the question requests at random take the place of users.
+    """
     for side in group[0].sides:
         device = side.trial.replica.spec.device
-        if not asking.link.known_to(device):
-            why = Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {asking.link.name}")
+        if not link.known_to(device):
+            why = Reason(Refusal.LINK_DOMAIN, f"{device.name} has no {link.name}")
             rejected[group[0].hardware, why] += 1
             return None, 0
-    question, terms, tried, under = asking.question, asking.terms, 0, (most_cost, 0.0)
+    tried, under = 0, (most_cost, 0.0)
     best: tuple[Contender, Joint, Pair] | None = None
     for contender in group:
         order, alone = rank_of(contender, terms), contender.alone
         if best is not None and not order(alone) < under:
             continue
         sides = (contender.prefill.trial.replica, contender.decode.trial.replica)
-        joint = asking.cache.joint(question, *sides, asking.link)
+        joint = cache.joint(question, *sides, link)
         slowness = contender.slowness(question).quantile(question.slo.confidence)
         demanded = demanded_of(terms.headroom_fraction, slowness)
         likely = partial(contender.alone_if, demanded)
@@ -478,29 +460,33 @@ def _confirmed(
         if pair is not None:
             best, under = (contender, joint, pair), order(pair)
         elif best is None and contender is group[-1]:
-            rejected[contender.hardware, _no_pair(contender, joint, demanded, asking, under)] += 1
+            over = dearer if under < ANY_COST else None
+            rejected[contender.hardware, _no_pair(contender, joint, demanded, terms, over)] += 1
     if best is None:
         return None, tried
-    plan = _plan(*best, terms, asking.users, beyond=asking.beyond)
+    plan = _plan(*best, terms, users, beyond=beyond)
     reason = _over(plan, terms) or _unsure(plan, question)
     if reason is not None:
         rejected[group[0].hardware, reason] += 1
     return plan if reason is None else None, tried
 
 
-def _no_pair(contender: Contender, joint: Joint, demanded: Demanded, asking: _Asking, under: Rank) -> Reason:
+def _no_pair(
+    contender: Contender, joint: Joint, demanded: Demanded, terms: Terms, dearer: Reason | None
+) -> Reason:
     """Return why no number of replicas was found: a limit on number or machines, the cost, or the targets."""
-    unmet, alone, terms = _unmet(joint, contender.alone, demanded), contender.alone, asking.terms
+    alone = contender.alone
+    unmet = _unmet(joint, alone, demanded)
     if joint.never(demanded):
         return unmet
-    if under < ANY_COST:
-        return asking.dearer
+    if dearer is not None:
+        return dearer
     free = replace(terms, max_devices=None, prices={})
     likely = partial(contender.alone_if, demanded)
     pair, _ = joint.cheapest(alone, rank_of(contender, free), demanded, likely=likely)
     if pair is None:
         return unmet
-    layouts = [side.trial.candidate.layout for side in contender.sides]
+    layouts = [side.layout for side in contender.sides]
     gpus = sum(terms.gpus(layout, count) for layout, count in zip(layouts, pair, strict=True))
     if terms.max_devices is not None and gpus > terms.max_devices:
         return _too_large(terms.max_devices)
@@ -555,14 +541,14 @@ def _plan(
     asked = slowness.quantile(question.slo.confidence)
     planned = joint.most_load(pair, terms.headroom_fraction, asked) if beyond else 1.0
     first_s, whole_s = outcome.all.ttft_s.mean, outcome.all.e2e_s.mean
+    hits = tuple(seen[item.name].prefix_hit_fraction for item in users.classes)
     prefill = _pool("prefill", contender.prefill, pair[0], outcome, terms, rate, first_s, planned)
     decode = _pool("decode", contender.decode, pair[1], outcome, terms, rate, whole_s - first_s, planned)
-    hits = tuple(seen[item.name].prefix_hit_fraction for item in users.classes)
-    prefill = replace(prefill, class_prefix_hit_fractions=hits)
-    decode = replace(decode, draft_tokens=joint.decode.draft_tokens)
-    groups = sized_groups((prefill, decode), pair)
-    usd = summed_usd_per_hour(groups)
-    money = None if usd is None else unit_costs_at_mean(users, usd, responses_s)
+    pools = (
+        replace(prefill, class_prefix_hit_fractions=hits),
+        replace(decode, draft_tokens=joint.decode.draft_tokens),
+    )
+    groups = sized_groups(pools, pair)
     served = users.of_plan(responses_s, hits)
     output_rate, input_rate = rate * served.generated_tokens, rate * float(served.lengths.input_tokens)
     by_pool = {"ttft": joint.prefill, "tpot": joint.decode, "e2e": joint.decode}
@@ -570,30 +556,23 @@ def _plan(
         name: operation_interval(question.intervals, name, "open", operation_of(replica))
         for name, replica in by_pool.items()
     }
-    ttft_s, tpot_s, e2e_s = bounded_latencies(
-        outcome.all.ttft_s, outcome.all.tpot_s, outcome.all.e2e_s, intervals
-    )
-
     slowest = max(joint.slowest(pair, asked, slowness), asked.decode if joint.bears(pair, asked) else 0.0)
     together = _met_probability(slowness.decode, slowest, asked.decode, question.slo.confidence)
-    return Plan(
-        groups=groups,
+    return plan_at_peak(
+        groups,
+        summed_usd_per_hour(groups),
+        users,
+        responses_s,
+        (outcome.all.ttft_s, outcome.all.tpot_s, outcome.all.e2e_s),
+        intervals,
+        (output_rate, output_rate + input_rate),
         prefix_hit_fraction=outcome.all.prefix_hit_fraction,
         class_prefix_hit_fractions=hits,
-        class_e2e_mean_s=responses_s if len(responses_s) > 1 else (),
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         simulated_requests=outcome.all.requests,
-        ttft_s=ttft_s,
-        tpot_s=tpot_s,
-        e2e_s=e2e_s,
         slo_met_probability=together,
         few_open_loops_measured=slowness.prefill.thin or slowness.decode.thin,
-        usd_per_hour=usd,
-        usd_per_million_output_tokens=usd_per_million(usd, output_rate),
-        usd_per_million_tokens=usd_per_million(usd, output_rate + input_rate),
-        money=money,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
-        outside=outside_use(users.classes, responses_s, HOURS_PER_MONTH),
         unlike_waits=outcome.seen,
     )
 
@@ -637,24 +616,17 @@ def _pool(
         for use in outcome.run.replicas
         if use.pool == phase
     ]
-    candidate = side.trial.candidate
     each = request_rate / count
     # one replica fewer was not enough for today's traffic, whatever two halvings of a load leave open
     fewer = inf if count == 1 else (1.0 - 1e-9) * request_rate / (count - 1)
-    return Group(
-        role=phase,
-        model=side.trial.question.networks[candidate.weight_dtype].name,
-        layout=candidate.layout,
-        weight_dtype=candidate.weight_dtype,
-        replicas=count,
+    return group_of(
+        side,
+        terms,
+        phase,
+        count,
         spare_replicas=0,
-        survive=terms.survive,
-        headroom_fraction=terms.headroom_fraction,
         busy_fraction=sum(shares) / len(shares),
-        kv_cache_tokens=candidate.kv_cache_tokens,
-        label=candidate.label,
         concurrency_per_replica=each * stay_s,
         request_rate_per_replica=each,
         planned_request_rate_limit_per_replica=min(each * planned_ratio, fewer),
-        price=terms.prices.get(candidate.layout.device.name),
     )

@@ -8,6 +8,7 @@ from math import inf
 from capplan.errors import Reason
 from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
 from capplan.fleet.plan import (
+    RANGE,
     Certainty,
     Choices,
     FleetAnswer,
@@ -20,10 +21,10 @@ from capplan.fleet.plan import (
 from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, PoolsSlowness, Rank, demanded_of
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.review import Question, spec_of_layout
-from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas, layout_name
+from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas, layout_name, search_of
 from capplan.fleet.search.layouts import CONFIDENCES, search
 from capplan.fleet.search.one_layout import trial_of
-from capplan.fleet.search.recommended import RANGE, plan_of
+from capplan.fleet.search.recommended import plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.hardware.device import Device
@@ -117,17 +118,17 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan, cache: SearchCac
     -------
     plans; empty where the scenario sets the tokens of a step, or the engine does not split prompts
     """
-    scheduling = started_scheduling(spec_of_layout(now.single.layout, now.single.weight_dtype, question))
+    scheduling = started_scheduling(spec_of_layout(now.single.layout, question))
     if question.max_num_batched_tokens is not None or not scheduling.chunked or scheduling.policy != "mixed":
         return {}
-    plans, likely = {}, layout_name(now.single.layout, now.single.weight_dtype)
+    plans, likely = {}, layout_name(now.single.layout)
     for divisor in DIVISORS:
         tokens = scheduling.max_num_batched_tokens // divisor
         if tokens < scheduling.max_num_seqs:
             continue
         # a device on which the engine runs more sequences by default would not fit them in a step
         smaller = replace(question, max_num_batched_tokens=tokens, max_num_seqs=int(scheduling.max_num_seqs))
-        trials = Search(smaller, terms.listed(search(smaller).candidates), terms, cache)
+        trials = search_of(smaller, terms, cache)
         fleet = trials.cheapest(question.slo.confidence, likely=likely)
         if fleet is not None:
             plans[tokens] = plan_of(fleet, terms)
@@ -172,7 +173,7 @@ class Contender:
     @property
     def hardware(self) -> str:
         """Devices by name: prefill, then decode where it is another one."""
-        return " + ".join(dict.fromkeys(side.trial.candidate.layout.device.name for side in self.sides))
+        return " + ".join(dict.fromkeys(side.layout.device.name for side in self.sides))
 
     def slowness(self, question: Question, targets: Sequence[Target] | None = None) -> PoolsSlowness:
         """Return how much slower than predicted the steps of either pool may be, as it matters for all targets or for some."""
@@ -180,7 +181,7 @@ class Contender:
         prefill, decode = (
             question.slowness(
                 asked,
-                question.networks[trial.candidate.weight_dtype],
+                question.networks[trial.candidate.layout.weight_format],
                 trial.candidate.usual_step_s,
                 trial.candidate.layout.device,
             )
@@ -194,7 +195,7 @@ def rank_of(contender: Contender, terms: Terms) -> Callable[[Pair], Rank]:
 
     Without a price it is GPUs with and without spares. A pair that the limits on number or machines do not allow costs infinitely much.
     """
-    layouts = [side.trial.candidate.layout for side in contender.sides]
+    layouts = [side.layout for side in contender.sides]
     prices = [terms.prices.get(layout.device.name) for layout in layouts]
     sizes = [
         PoolSize(price, layout.devices, layout.device.node_devices)
@@ -222,7 +223,7 @@ def contender_of(
     """Return the layouts of a plan under a question, with its replicas, or the reason where one cannot serve the model at all."""
     sides = []
     for phase, pool in zip((prefill_question, decode_question), plan.groups, strict=True):
-        trial = trial_of(phase(question, (pool.layout.device,)), pool.layout, pool.weight_dtype, terms, cache)
+        trial = trial_of(phase(question, (pool.layout.device,)), pool.layout, terms, cache)
         if isinstance(trial, Reason):
             return trial
         sides.append(Sized(trial, pool.busy_replicas, pool.gpus))
@@ -289,11 +290,6 @@ def pools_sizing(
     )
 
 
-def with_pair(plan: Plan, pair: Pair) -> Plan:
-    """Return the pools of a plan with other replicas in service, and the spares that these need; its latencies are those of before."""
-    return plan.resized(pair)
-
-
 def usd_per_month_of(plan: Plan, pair: Pair | None) -> float:
     """Return what the layouts of a plan cost a month with other replicas in service; infinite where none are enough.
 
@@ -304,7 +300,7 @@ def usd_per_month_of(plan: Plan, pair: Pair | None) -> float:
     """
     if pair is None:
         return inf
-    usd = with_pair(plan, pair).usd_per_month
+    usd = plan.resized(pair).usd_per_month
     if usd is None:
         raise ValueError(f"{plan.hardware} has no price")
     return usd
@@ -383,8 +379,8 @@ def with_certainty_of_pools(
         ]
         if plan is not None and sizing is not None and not isinstance(sizing, Reason):
             pair = sizing.at_confidence(confidence, _dearest_of_use(plan, known))
-            known += [_certainty(confidence, with_pair(plan, pair))] if pair is not None else []
-        surer = min(known, key=_cost_of_certainty)
+            known += [_certainty(confidence, plan.resized(pair))] if pair is not None else []
+        surer = min(known, key=lambda row: [inf if n is None else n for n in (row.usd_per_month, row.gpus)])
         rows.append(surer)
     return replace(answer, certainty=tuple(reversed(rows)))
 
@@ -397,11 +393,3 @@ def _dearest_of_use(plan: Plan, known: Sequence[Certainty]) -> Rank:
 
 def _certainty(confidence: float, plan: Plan) -> Certainty:
     return Certainty(confidence, plan.hardware, plan.gpus, plan.usd_per_month)
-
-
-def _cost_of_certainty(row: Certainty) -> tuple[float, float]:
-    """Return the sort key of rows: dollars, then devices; rows without a fleet last."""
-    return (
-        inf if row.usd_per_month is None else row.usd_per_month,
-        inf if row.gpus is None else row.gpus,
-    )

@@ -24,6 +24,10 @@ DEGREES = ("tensor_parallel", "pipeline_parallel", "expert_parallel", "data_para
 """Degrees of parallelism as scenario keys, flags and JSON name them, in the order of a `Sharding`."""
 
 
+SPLIT_MATRICES = "llamacpp with matrices split over devices (--split-mode row) is not modelled: prompts of such runs were published of one pair of cards"
+"""Why matrices are not split."""
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Device, parallelism and dtypes of one replica, and the tokens of its steps where the search chose them."""
@@ -47,7 +51,7 @@ class Layout:
         degrees = (sharding.tensor, sharding.pipeline, sharding.expert, sharding.data)
         return dict(zip(DEGREES, map(int, degrees), strict=True))
 
-    def in_words(self, weight_dtype: str) -> str:
+    def in_words(self) -> str:
         """Return the parallelism and weight dtype of one replica, such as 'TP4 PP2, fp8', and the tokens of its steps if they were chosen."""
         parts = [f"TP{int(self.sharding.tensor)}"]
         for name, value in (
@@ -55,7 +59,8 @@ class Layout:
         ):  # fmt: skip
             if int(value) > 1:
                 parts.append(f"{name}{int(value)}")
-        words = f"{' '.join(parts)}, {'as published' if weight_dtype == 'auto' else weight_dtype}"
+        dtype = "as published" if self.weight_format == "auto" else self.weight_format
+        words = f"{' '.join(parts)}, {dtype}"
         tokens = self.max_num_batched_tokens
         return words if tokens is None else f"{words}, {tokens:,} tokens a step"
 
@@ -160,7 +165,10 @@ def layout_reason(network: Network, layout: Layout, profile: EngineProfile) -> R
         words = "vllm keeps the stages of an attention group on one server, so the experts of a stage would be spread over several; not modelled"
         return Reason(Refusal.LINK_DOMAIN, words)
     if profile.engine == LLAMACPP and tensor * data > 1:
-        words = "llamacpp with matrices split over devices (--split-mode row) is not modelled: too few runs were published; its layers may be, by --pipeline-parallel"
+        words = f"{SPLIT_MATRICES}; its layers may be, by --pipeline-parallel"
+        return Reason(Refusal.LINK_DOMAIN, words)
+    if device.cards and profile.engine != LLAMACPP:
+        words = f"{profile.engine} runs on equal devices, and {device.name} is a machine of unequal cards; --engine llamacpp splits layers over them"
         return Reason(Refusal.LINK_DOMAIN, words)
     if profile.engine == LLAMACPP and pipeline > _reach(device):
         words = f"llamacpp over several machines (--rpc) is not modelled, and one has at most {_reach(device)} of {device.name}"

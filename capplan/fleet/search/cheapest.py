@@ -12,12 +12,12 @@ from math import ceil, floor, inf
 from capplan.errors import Reason, Refusal
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout, Rejections
-from capplan.fleet.search.layouts import ScreenedLayout
+from capplan.fleet.search.layouts import ScreenedLayout, search
 from capplan.fleet.search.load_scale import replicas_at
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.simulated_layout import SamplePaths
 from capplan.fleet.search.trial import Trial
-from capplan.money.order import Survival, most_busy_for
+from capplan.money.order import Order, Survival, most_busy_for
 from capplan.money.price import ChosenPrice
 from capplan.workload.request_class import Target
 
@@ -66,6 +66,10 @@ class Terms:
             return self.survive.least_spares(busy)
         return price.spares(layout.devices, layout.device.node_devices, busy, self.survive)
 
+    def sized(self, trial: Trial, busy: int) -> "Sized":
+        """Return a layout with some replicas that carry the peak."""
+        return Sized(trial, busy, self.gpus(trial.candidate.layout, busy))
+
     def gpus(self, layout: Layout, busy: int) -> int:
         """Return the GPUs of some replicas that carry the peak and of their spares."""
         return (busy + self.spares(layout, busy)) * layout.devices
@@ -83,6 +87,11 @@ class Terms:
             return inf
         node = layout.device.node_devices
         return price.order_usd_per_hour(layout.devices, node, int(busy), survive=self.survive)
+
+    def order(self, layout: Layout, busy: int) -> Order | None:
+        """Return the machines of some replicas and of their spares; None without a price."""
+        price, node = self.prices.get(layout.device.name), layout.device.node_devices
+        return None if price is None else price.order(layout.devices, node, busy, self.survive)
 
     def least_usd_per_hour(self, layout: Layout, gpus: float) -> float:
         """Return a lower bound on what any machines with this many used GPUs cost per hour; infinite without a price."""
@@ -148,6 +157,16 @@ class Sized:
     """Replicas without spares."""
     gpus: int
     """Devices of all replicas, with spares."""
+
+    @property
+    def layout(self) -> Layout:
+        """Layout of one replica."""
+        return self.trial.candidate.layout
+
+    @property
+    def hardware(self) -> str:
+        """Name of the device."""
+        return self.layout.device.name
 
 
 def busy_bound(candidate: ScreenedLayout, confidence: float, terms: Terms) -> float:
@@ -256,14 +275,21 @@ class Search:
             self._trials[id(candidate)] = self.cache.trial(candidate, self.question, self._paths)
         return self._trials[id(candidate)]
 
+    def of(self, device: str) -> list[ScreenedLayout]:
+        """Return the layouts of a device."""
+        return [item for item in self.candidates if item.layout.device.name == device]
+
+    def among(self, candidates: Iterable[ScreenedLayout]) -> "Search":
+        """Return the search among some layouts, which shares all runs."""
+        return Search(self.question, candidates, self.terms, self.cache)
+
     def best_of(self, device: str, confidence: float, rejected: Rejections) -> Sized | None:
         """Return the layout of a device that costs least, of equal ones the one with the fewest GPUs; None if none meets the targets.
 
         Without a price it is the one with the fewest GPUs.
         """
         priced = self.terms.priced(device)
-        mine = [candidate for candidate in self.candidates if candidate.layout.device.name == device]
-        waiting = self._bounded(mine, confidence, priced=priced)
+        waiting = self._bounded(self.of(device), confidence, priced=priced)
         best: Sized | None = None
         cost = self._limit(priced=priced)
 
@@ -305,20 +331,19 @@ class Search:
 
     def as_many(self, fleet: Sized, confidence: float) -> list[Sized]:
         """Return all layouts of a device known to cost as much as its best: `best_of` has sized every one of them."""
-        device = fleet.trial.candidate.layout.device.name
-        priced = self.terms.priced(device)
+        priced = self.terms.priced(fleet.hardware)
         cost = self._cost(fleet, priced=priced)
         return [
             other
             for (_, sure), other in self._sizes.items()
             if sure == confidence
-            and other.trial.candidate.layout.device.name == device
+            and other.hardware == fleet.hardware
             and abs(self._cost(other, priced=priced) - cost) <= 1e-9 * cost
         ]
 
     def least_usd_per_hour(self, device: str, confidence: float) -> float:
         """Return a closed-form lower bound on the cost of any fleet of a device [$/h]; infinite without a layout, zero without a price."""
-        mine = [item for item in self.candidates if item.layout.device.name == device]
+        mine = self.of(device)
         if mine and not self.terms.priced(device):
             return 0.0
         return min((bound for bound, *_ in self._bounded(mine, confidence)), default=inf)
@@ -379,8 +404,7 @@ class Search:
         """
         best: tuple[Sized, float] | None = None
         bounds = [
-            (least(candidate), layout_name(candidate.layout, candidate.weight_dtype), candidate)
-            for candidate in self.candidates
+            (least(candidate), layout_name(candidate.layout), candidate) for candidate in self.candidates
         ]
         for bound, _, candidate in sorted(bounds, key=lambda item: item[:2]):
             if bound >= under:
@@ -408,8 +432,7 @@ class Search:
         """Return dollars per hour, or GPUs."""
         if not priced:
             return float(sized.gpus)
-        layout = sized.trial.candidate.layout
-        usd = self.terms.usd_per_hour(layout, sized.busy)
+        usd = self.terms.usd_per_hour(sized.layout, sized.busy)
         return inf if usd is None else usd
 
     def _rank(self, sized: Sized, *, priced: bool) -> tuple[float, int, int]:
@@ -438,7 +461,7 @@ class Search:
         """
         waiting = []
         for candidate in candidates:
-            name = layout_name(candidate.layout, candidate.weight_dtype)
+            name = layout_name(candidate.layout)
             busy = max(busy_bound(candidate, confidence, self.terms), self._known_busy(candidate, confidence))
             bound = self._least(candidate, self.terms.least_gpus(candidate.layout, busy), priced=priced)
             if bound < inf:
@@ -490,13 +513,18 @@ class Search:
             busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
             if busy is None:
                 return None
-            self._sizes[known] = Sized(trial, busy, self.terms.gpus(candidate.layout, busy))
+            self._sizes[known] = self.terms.sized(trial, busy)
         sized = self._sizes[known]
         if sized.busy > most or self.terms.too_large(candidate.layout, sized.busy):
             return None
         return sized
 
 
-def layout_name(layout: Layout, weight_dtype: str) -> LayoutName:
+def search_of(question: Question, terms: Terms, cache: SearchCache | None = None) -> Search:
+    """Return the search among all layouts of a question that can be ordered."""
+    return Search(question, terms.listed(search(question).candidates), terms, cache)
+
+
+def layout_name(layout: Layout) -> LayoutName:
     """Return a key that breaks ties, independent of the order of the input."""
-    return layout.device.name, layout.in_words(weight_dtype), layout.kv_format
+    return layout.device.name, layout.in_words(), layout.kv_format

@@ -80,7 +80,6 @@ class ScreenedLayout:
     """A layout that may meet the targets, and upper bounds on the share of the traffic that one replica can carry."""
 
     layout: Layout
-    weight_dtype: str
     share_bound: float
     """Largest share of the traffic with which a replica may meet the targets, as predicted."""
     share_ceiling: float
@@ -124,7 +123,7 @@ def search(question: Question) -> SearchResult:
         legal, illegal = layouts(network, devices, ranges, question.profile_on(devices[0]))
         rejected.update({key: count * LOADS for key, count in illegal.items()})
         evaluated += LOADS * (len(legal) + sum(illegal.values()))
-        part = _Part(question, network, dtype, kv_format)
+        part = _Part(question, network, kv_format)
         held, kept_memory = part.that_fit(legal, rejected)
         if is_large_mixture(network):
             smaller, smaller_memory = part.with_smaller_steps(legal, held, kept_memory)
@@ -159,12 +158,11 @@ class _Part:
 
     question: Question
     network: Network
-    weight_dtype: str
     kv_format: str
 
     def plans(self, layouts: Sequence[Layout]) -> Plans:
         """Return the plans of these layouts."""
-        return plans_of([spec_of_layout(layout, self.weight_dtype, self.question) for layout in layouts])
+        return plans_of([spec_of_layout(layout, self.question) for layout in layouts])
 
     def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
         """Return the layouts that fit in memory, and the KV-cache capacity of their replicas in tokens."""
@@ -202,7 +200,7 @@ class _Part:
             return [], np.zeros(0)
         smaller = []
         for layout in legal:
-            engine = started_scheduling(spec_of_layout(layout, self.weight_dtype, self.question))
+            engine = started_scheduling(spec_of_layout(layout, self.question))
             steps = (engine.max_num_batched_tokens // divisor for divisor in STEP_DIVISORS)
             if engine.chunked and engine.policy == "mixed":
                 smaller += [
@@ -230,7 +228,7 @@ class _Part:
         return [fitting[row] for row in kept], tokens[kept]
 
     def _exchange(self, layout: Layout) -> tuple[str, str]:
-        return exchange_of(spec_of_layout(layout, self.weight_dtype, self.question))
+        return exchange_of(spec_of_layout(layout, self.question))
 
     def evaluated(
         self, layouts: list[Layout], cache_tokens: Array, rejected: Rejections
@@ -296,7 +294,7 @@ class _Part:
         """
         question, lengths = self.question, self.question.demand.lengths
         assert question.drafting is not None
-        spec = spec_of_layout(layout, self.weight_dtype, question)
+        spec = spec_of_layout(layout, question)
         try:
             refuse_stages(spec)
             context = float(lengths.input_tokens + lengths.output_tokens)
@@ -358,7 +356,6 @@ class _Part:
             candidates.append(
                 ScreenedLayout(
                     layout,
-                    self.weight_dtype,
                     share_bound=slack * float(shares[row, good].max()),
                     share_ceiling=slack * float(shares[row, ~state.saturated[row]].max()),
                     sure_share_bounds=bounds,

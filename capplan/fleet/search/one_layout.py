@@ -3,12 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import inf, isclose
+from math import isclose
 
 import numpy as np
 
 from capplan.errors import Reason
-from capplan.fleet.load.demand import Demand
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Group
 from capplan.fleet.review import Question
@@ -25,10 +24,15 @@ ANY_LATENCY_S = 1e9
 """A latency limit so loose that the closed form keeps every layout that can serve requests at all."""
 
 
+def at_any_latency(question: Question) -> Question:
+    """Return a question whose targets every layout meets that serves the model at all."""
+    loose = tuple(replace(target, limit_s=ANY_LATENCY_S) for target in question.slo.targets)
+    return replace(question, slo=replace(question.slo, targets=loose))
+
+
 def trial_of(
     question: Question,
     layout: Layout,
-    weight_dtype: str,
     terms: Terms,
     cache: SearchCache | None = None,
 ) -> Trial | Reason:
@@ -38,7 +42,6 @@ def trial_of(
     ----------
     question : the traffic, the targets and the engine
     layout : of one replica, on a device and in dtypes of the question
-    weight_dtype : one of the question's networks
     terms : headroom, spares and prices
     cache : replicas and runs of questions before
 
@@ -46,7 +49,7 @@ def trial_of(
     -------
     the trial, also of a layout that misses the targets; the reason where it cannot serve the model at all
     """
-    screened = _screened(question, layout, weight_dtype, terms, cache)
+    screened = _screened(question, layout, terms, cache)
     if isinstance(screened, Reason):
         return screened
     found, candidate = screened
@@ -54,10 +57,10 @@ def trial_of(
 
 
 def replicas_of_layout(
-    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None = None
+    question: Question, layout: Layout, terms: Terms, cache: SearchCache | None = None
 ) -> int | None:
     """Return the fewest replicas of one layout that meet the targets of a question, spares left out; None if no number does."""
-    screened = _screened(question, layout, weight_dtype, terms, cache)
+    screened = _screened(question, layout, terms, cache)
     if isinstance(screened, Reason):
         return None
     found, candidate = screened
@@ -66,14 +69,13 @@ def replicas_of_layout(
 
 
 def _screened(
-    question: Question, layout: Layout, weight_dtype: str, terms: Terms, cache: SearchCache | None
+    question: Question, layout: Layout, terms: Terms, cache: SearchCache | None
 ) -> tuple[Search, ScreenedLayout] | Reason:
     """Return the search among one layout only, whatever its latencies, or the reason why it cannot serve the model at all."""
     degrees = layout.sharding
-    loose = tuple(replace(target, limit_s=ANY_LATENCY_S) for target in question.slo.targets)
     alone = replace(
         question,
-        networks={weight_dtype: question.networks[weight_dtype]},
+        networks={layout.weight_format: question.networks[layout.weight_format]},
         devices=(layout.device,),
         kv_formats=(layout.kv_format,),
         max_num_batched_tokens=layout.max_num_batched_tokens or question.max_num_batched_tokens,
@@ -85,23 +87,10 @@ def _screened(
             data_parallel=(int(degrees.data),),
         ),
     )
-    result = search(replace(alone, slo=replace(question.slo, targets=loose)))
+    result = search(at_any_latency(alone))
     if not result.candidates:
         return max(result.rejected.items(), key=lambda entry: entry[1])[0][1]
     return Search(alone, result.candidates, terms, cache), result.candidates[0]
-
-
-def is_searched_at_other_rates(group: Group, demand: Demand) -> bool:
-    """Return whether a replica carries more in a larger fleet, so that the replicas for another load are searched.
-
-    Requests that are dealt in turn arrive more regularly at each of many replicas. Users and sessions stay at their replica; pools
-    and the groups of a mix are scaled by the load that all carry together.
-    """
-    return (
-        group.role == "serve"
-        and group.ttft_s is None
-        and any(item.users is None and item.sessions is None for item in demand.classes)
-    )
 
 
 def replicas_at_rates(
@@ -127,10 +116,10 @@ def replicas_at_rates(
 
     @lru_cache
     def trial() -> Trial | Reason:
-        return trial_of(question, group.layout, group.weight_dtype, terms, cache)
+        return trial_of(question, group.layout, terms, cache)
 
     def searched(ratio: float) -> int | None:
-        if ratio == 0.0 or not is_searched_at_other_rates(group, question.demand):
+        if ratio == 0.0 or not group.is_searched_at_other_rates(question.demand.classes):
             return None
         simulated = trial()
         if isinstance(simulated, Reason):
@@ -151,35 +140,22 @@ def replicas_at_rates(
 
 
 @dataclass(frozen=True, slots=True)
-class Adequacy:
-    """Whether a number of replicas is enough for the traffic and the targets."""
+class Standing:
+    """How a plan that was chosen before stands under the traffic and the targets of now."""
 
     values_s: Mapping[Target, float]
     """Latency at the peak that each target limits, as stated [s]."""
     probability: float
     """Probability that all targets hold."""
-    needed: float
-    """Replicas that carry the peak with headroom, as predicted; infinite if no number does."""
+    needed: tuple[int | None, ...]
+    """Replicas of each group that carry the peak with headroom, as predicted; None if no number does, and for a pool that is too small."""
 
 
-def adequacy(trial: Trial, busy: int, headroom_fraction: float) -> Adequacy:
-    """Return whether replicas of a layout are enough for the traffic and the targets of their trial.
-
-    Parameters
-    ----------
-    trial : of their layout
-    busy : replicas without spares
-    headroom_fraction : [-]
-        of the capacity that stays unused at the peak
-
-    Returns
-    -------
-    Adequacy
-    """
-    latencies = trial.fleet(busy)
-    peak = trial.total_rate / (1.0 - headroom_fraction)
+def standing_of(trial: Trial, busy: int, headroom_fraction: float) -> Standing:
+    """Return how some replicas of a layout stand, spares left out, with a part of their capacity unused at the peak."""
+    latencies, peak = trial.fleet(busy), trial.total_rate / (1.0 - headroom_fraction)
     needed = trial.replicas_for(peak, 1.0, trial.limits, most=busy)
     if needed is None:
         needed = trial.replicas_for(peak, 1.0, trial.limits)
     values = {target: latencies.value(target) + target.outside_s for target in trial.limits}
-    return Adequacy(values, met_probability(trial, busy), inf if needed is None else float(needed))
+    return Standing(values, met_probability(trial, busy), (needed,))

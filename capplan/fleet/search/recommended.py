@@ -2,25 +2,27 @@
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import inf, nextafter
+from typing import Any
 
 from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
-from capplan.fleet.plan import Group, Plan, cost_of
+from capplan.fleet.load.demand import Demand
+from capplan.fleet.plan import CLEARLY_SURER, RANGE, SMALL_EXTRA, Bought, Group, Plan, Role, cost_of
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
+from capplan.numbers import Spread
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
 from capplan.workload.request_class import Target, outside_use
 
 MOST_ADDED = 16
 """Replicas, one by one, that a plan may get to reach the required confidence at its own load."""
-RANGE = (0.1, 0.9)
-"""Quantiles of replica slowness for the range of the cost of a fleet: 80 % of the cases."""
 
 
 def met_probability(trial: Trial, busy: int) -> float:
@@ -43,7 +45,7 @@ def target_probability(trial: Trial, busy: int, target: Target) -> float:
     """Return the probability that one target holds at the peak, whether or not the others do; at least that of all together."""
     slowest = trial.slowest(busy, {target: target.limit_s})
     question, candidate = trial.question, trial.candidate
-    network = question.networks[candidate.weight_dtype]
+    network = question.networks[candidate.layout.weight_format]
     served = question.served(network, candidate.layout, candidate.usual_batch)
     slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device, served)
     alone = slowness.probability(slowest)
@@ -104,67 +106,110 @@ def _bottleneck(sized: Sized, terms: Terms, of_time: str) -> str:
     )
 
 
-def plan_of(sized: Sized, terms: Terms) -> Plan:
-    """Return the plan, with latencies simulated at the peak."""
-    trial, candidate, question = sized.trial, sized.trial.candidate, sized.trial.question
-    latencies = trial.fleet(sized.busy)
-    demand = trial.demand_of(sized.busy)
-    lengths = demand.lengths
-    load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=latencies.requests_per_s)
-    in_replica = latencies.concurrency
-    intervals = {name: latency_interval(trial, name, in_replica) for name in ("ttft", "tpot", "e2e")}
-    bounded = bounded_latencies(latencies.ttft_s, latencies.tpot_s, latencies.e2e_s, intervals)
-    rows = breakdown_of(trial.replica, load, in_replica)
-    device = candidate.layout.device
-    hourly = terms.usd_per_hour(candidate.layout, sized.busy)
-    spares = terms.spares(candidate.layout, sized.busy)
-    output_rate = latencies.requests_per_s * sized.busy * demand.generated_tokens
-    input_rate = latencies.requests_per_s * sized.busy * float(lengths.input_tokens)
-    limit = trial.rate_limit(sized.busy, 1.0)
-    sure_limit = trial.rate_limit(sized.busy, candidate.slowness.quantile(question.slo.confidence))
-    group = Group(
-        role="serve",
-        model=question.networks[candidate.weight_dtype].name,
-        layout=candidate.layout,
-        weight_dtype=candidate.weight_dtype,
-        replicas=sized.busy + spares,
-        spare_replicas=spares,
+def group_of(sized: Sized, terms: Terms, role: Role, replicas: int, **figures: Any) -> Group:
+    """Return replicas of a layout with what follows from the layout and the terms; the figures are those of its requests."""
+    candidate, question = sized.trial.candidate, sized.trial.question
+    return Group(
+        role=role,
+        model=question.networks[sized.layout.weight_format].name,
+        layout=sized.layout,
+        weight_dtype=sized.layout.weight_format,
+        replicas=replicas,
         survive=terms.survive,
         headroom_fraction=terms.headroom_fraction,
+        kv_cache_tokens=candidate.kv_cache_tokens,
+        label=candidate.label,
+        price=terms.prices.get(sized.hardware),
+        **figures,
+    )
+
+
+def plan_at_peak(
+    groups: tuple[Group, ...],
+    usd_per_hour: float | None,
+    demand: Demand,
+    responses_s: tuple[float, ...],
+    spreads: tuple[Spread[float], Spread[float], Spread[float]],
+    intervals: Mapping[str, Interval],
+    tokens_per_s: tuple[float, float],
+    **figures: Any,
+) -> Plan:
+    """Return a plan with what follows from its groups and from what its requests see at the peak.
+
+    Parameters
+    ----------
+    groups : with their replicas
+    usd_per_hour : of their order; None without a price
+    demand : traffic of all groups
+    responses_s : [s]
+        mean response of each class
+    spreads : TTFT, TPOT and E2E [s]
+    intervals : of the means of these latencies
+    tokens_per_s : output tokens, and input and output tokens [1/s]
+    figures : other fields of the plan
+    """
+    ttft_s, tpot_s, e2e_s = bounded_latencies(*spreads, intervals)
+    return Plan(
+        groups=groups,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        e2e_s=e2e_s,
+        usd_per_hour=usd_per_hour,
+        usd_per_million_output_tokens=usd_per_million(usd_per_hour, tokens_per_s[0]),
+        usd_per_million_tokens=usd_per_million(usd_per_hour, tokens_per_s[1]),
+        money=None if usd_per_hour is None else unit_costs_at_mean(demand, usd_per_hour, responses_s),
+        outside=outside_use(demand.classes, responses_s, HOURS_PER_MONTH),
+        class_e2e_mean_s=responses_s if len(demand.classes) > 1 else (),
+        **figures,
+    )
+
+
+def plan_of(sized: Sized, terms: Terms) -> Plan:
+    """Return the plan, with latencies simulated at the peak."""
+    trial, busy, question = sized.trial, sized.busy, sized.trial.question
+    latencies, demand, slowness = trial.fleet(busy), trial.demand_of(busy), trial.candidate.slowness
+    lengths, in_replica, each = demand.lengths, latencies.concurrency, latencies.requests_per_s
+    load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=each)
+    rows = breakdown_of(trial.replica, load, in_replica)
+    spares = terms.spares(sized.layout, busy)
+    output_rate, input_rate = each * busy * demand.generated_tokens, each * busy * float(lengths.input_tokens)
+    limit, sure_limit = (
+        trial.rate_limit(busy, slower) for slower in (1.0, slowness.quantile(question.slo.confidence))
+    )
+    group = group_of(
+        sized,
+        terms,
+        "serve",
+        busy + spares,
+        spare_replicas=spares,
         concurrency_per_replica=in_replica,
-        request_rate_per_replica=latencies.requests_per_s,
+        request_rate_per_replica=each,
         planned_request_rate_limit_per_replica=planned_rate_limit(
-            limit, sure_limit, terms.headroom_fraction, latencies.requests_per_s
+            limit, sure_limit, terms.headroom_fraction, each
         ),
         request_rate_limit_per_replica=limit,
         sure_request_rate_limit_per_replica=sure_limit,
-        kv_cache_tokens=candidate.kv_cache_tokens,
-        label=candidate.label,
-        price=terms.prices.get(device.name),
         draft_tokens=trial.replica.draft_tokens,
         class_prefix_hit_fractions=demand.class_hit_fractions,
     )
-    return Plan(
-        groups=(group,),
+    return plan_at_peak(
+        (group,),
+        terms.usd_per_hour(sized.layout, busy),
+        demand,
+        latencies.responses_s,
+        (latencies.ttft_s, latencies.tpot_s, latencies.e2e_s),
+        {name: latency_interval(trial, name, in_replica) for name in ("ttft", "tpot", "e2e")},
+        (output_rate, output_rate + input_rate),
         prefix_hit_fraction=demand.hit_fraction,
         class_prefix_hit_fractions=demand.class_hit_fractions,
-        ttft_s=bounded[0],
-        tpot_s=bounded[1],
-        e2e_s=bounded[2],
-        slo_met_probability=met_probability(trial, sized.busy),
-        few_open_loops_measured=candidate.slowness.thin,
+        slo_met_probability=met_probability(trial, busy),
+        few_open_loops_measured=slowness.thin,
         target_probabilities={
-            target.key: target_probability(trial, sized.busy, target) for target in question.slo.targets
+            target.key: target_probability(trial, busy, target) for target in question.slo.targets
         },
-        usd_per_hour=hourly,
-        usd_per_million_output_tokens=usd_per_million(hourly, output_rate),
-        usd_per_million_tokens=usd_per_million(hourly, output_rate + input_rate),
         bottleneck=_bottleneck(sized, terms, bottleneck_of(rows, load.output_tokens, in_replica)),
-        money=None if hourly is None else unit_costs_at_mean(demand, hourly, latencies.responses_s),
         routing=question.routing or "round_robin",
-        outside=outside_use(demand.classes, latencies.responses_s, HOURS_PER_MONTH),
         unlike_waits=latencies.seen,
-        class_e2e_mean_s=latencies.responses_s if len(demand.classes) > 1 else (),
     )
 
 
@@ -179,7 +224,7 @@ def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, Plan] | None:
         if busy > fleet.busy and (busy > terms.busy_allowed(layout) or terms.too_large(layout, busy)):
             return None
         if not trial.limits or met_probability(trial, busy) >= confidence:
-            larger = Sized(trial, busy, terms.gpus(layout, busy))
+            larger = terms.sized(trial, busy)
             return larger, plan_of(larger, terms)
     return None
 
@@ -189,7 +234,7 @@ def cost_range(sized: Sized, terms: Terms) -> tuple[float, float] | None:
 
     Headroom and spares stay the same.
     """
-    trial, layout = sized.trial, sized.trial.candidate.layout
+    trial, layout = sized.trial, sized.layout
     costs = []
     for part in RANGE:
         busy = replicas_at_speed(trial, part, terms)
@@ -213,12 +258,6 @@ def latency_interval(trial: Trial, quantity: str, in_flight: float) -> Interval:
     return operation_interval(trial.question.intervals, quantity, "open", operation_of(trial.replica, served))
 
 
-SMALL_EXTRA = 1.05
-"""A plan that costs less than this times as much as the cheapest is recommended where it is clearly surer."""
-CLEARLY_SURER = 0.05
-"""Probability to meet the targets by which a plan is clearly surer."""
-DEAR = 4.0
-"""A device whose best plan costs more than this times the cheapest plan is a line of text, not a row of the table."""
 TIGHT_SHARE = 0.1
 """A recommended plan that uses less than this fraction of the throughput of its GPUs is shown with the target that decides."""
 
@@ -229,9 +268,17 @@ Paid = Callable[[Plan], float]
 
 def rank(fleet: Sized, terms: Terms) -> tuple[float, int, int, str]:
     """Return the sort key of sized layouts: cost if known, then GPUs."""
-    layout = fleet.trial.candidate.layout
+    layout = fleet.layout
     hourly = terms.usd_per_hour(layout, fleet.busy)
-    return inf if hourly is None else hourly, fleet.gpus, fleet.busy, layout.in_words("")
+    words = replace(layout, weight_format="").in_words()
+    return inf if hourly is None else hourly, fleet.gpus, fleet.busy, words
+
+
+def bought_of(fleet: Sized, busy: int, terms: Terms) -> Bought:
+    """Return a layout with some replicas that carry the peak, and what these cost."""
+    hourly = terms.usd_per_hour(fleet.layout, busy)
+    usd = None if hourly is None else float(usd_per_month(hourly))
+    return Bought(fleet.hardware, terms.gpus(fleet.layout, busy), usd)
 
 
 def by_cost(pair: Pair) -> tuple[float, int, float]:
@@ -261,7 +308,7 @@ def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> Plan:
         busy = fleet.busy + bisect_left(numbers, top - 0.01, key=partial(met_probability, fleet.trial))
         if terms.too_large(layout, busy):
             busy = most
-        best = plan_of(Sized(fleet.trial, busy, terms.gpus(layout, busy)), terms)
+        best = plan_of(terms.sized(fleet.trial, busy), terms)
     return best
 
 
@@ -334,12 +381,8 @@ def best_plan(trials: Search, fleet: Sized) -> Sized:
 
 def used_fraction(fleet: Sized, trials: Search) -> float:
     """Return the throughput of a fleet under the targets over the largest throughput of its GPUs without any target."""
-    mine, slack = fleet.trial.candidate.layout, rate_slack(trials.question)
-    most = max(
-        other.share_ceiling / slack / other.layout.devices
-        for other in trials.candidates
-        if other.layout.device.name == mine.device.name
-    )
+    mine, slack = fleet.layout, rate_slack(trials.question)
+    most = max(other.share_ceiling / slack / other.layout.devices for other in trials.of(fleet.hardware))
     return 1.0 / (fleet.busy * mine.devices * most)
 
 

@@ -43,11 +43,6 @@ def content_key(*values: Any) -> str:
 _text = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
-def _text_of_key(entry: list[Any]) -> str:
-    """Return the text by which an entry of a mapping is sorted: no two keys are the same."""
-    return _text(entry[0])
-
-
 @cache
 def _field_names(record: type) -> tuple[str, ...]:
     return tuple(field.name for field in fields(record))
@@ -63,7 +58,8 @@ def _content(value: Any) -> Any:
             *[[name, _content(getattr(value, name))] for name in _field_names(type(value))],
         ]
     if isinstance(value, Mapping):
-        return ["mapping", *sorted(([_content(k), _content(v)] for k, v in value.items()), key=_text_of_key)]
+        entries = ([_content(key), _content(item)] for key, item in value.items())
+        return ["mapping", *sorted(entries, key=lambda entry: _text(entry[0]))]
     if isinstance(value, (set, frozenset)):
         return ["set", *sorted(map(_content, value), key=_text)]
     if isinstance(value, (list, tuple)):
@@ -94,7 +90,7 @@ class SearchCache:
         paths: SamplePaths,
     ) -> Trial:
         """Return the trial of a layout, reusing the replica and the runs of earlier searches."""
-        spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+        spec = spec_of_layout(candidate.layout, question)
         made_of = self._made_of(spec)
         draws = (question.routing, question.requests, question.seed, question.drafting)
         traffic = self._key(question.demand, _mix), content_key(draws)

@@ -120,7 +120,7 @@ class SimulatedLayout:
         if dealt_arrival_cv(self.demand) > 1.0:
             self.classes = REGULARITY_OF_BURSTS
         self.question = question
-        spec = spec_of_layout(candidate.layout, candidate.weight_dtype, question)
+        spec = spec_of_layout(candidate.layout, question)
         built = replica or candidate.speculating or replica_of(spec)
         self._built = built
         self.replica = with_load_time(built, self.demand)

@@ -9,6 +9,7 @@ import numpy as np
 
 from capplan.accuracy.slowness import Slowness
 from capplan.fleet.search.latencies import Latencies, latencies_of
+from capplan.fleet.search.one_layout import Standing
 from capplan.fleet.search.trial import Trial
 from capplan.workload.request_class import RequestClass, Target
 
@@ -53,7 +54,7 @@ class Part:
         trial, candidate = self.trial, self.trial.candidate
         if target is None:
             return candidate.slowness
-        network = trial.question.networks[candidate.weight_dtype]
+        network = trial.question.networks[candidate.layout.weight_format]
         served = trial.question.served(network, candidate.layout, candidate.usual_batch)
         return trial.question.slowness(
             [target], network, candidate.usual_step_s, candidate.layout.device, served
@@ -71,6 +72,11 @@ class Together:
     """All classes of the service."""
     parts: tuple[Part, ...]
     targets: tuple[Target, ...]
+
+    @property
+    def confidence(self) -> float:
+        """Required confidence of the question of all groups."""
+        return self.parts[0].trial.question.slo.confidence
 
     @property
     def limits(self) -> Mapping[Target, float]:
@@ -162,6 +168,13 @@ class Together:
             self.worst(self.at(confidence), 1.0, self.limits) <= 1.0
             and self.worst(None, ratio, self.limits) <= 1.0
         )
+
+    def standing(self, confidence: float, headroom_fraction: float) -> Standing:
+        """Return how the groups stand, each with its share of the requests."""
+        carried = self.most_load(None) * (1.0 - headroom_fraction)
+        needed = tuple(ceil(part.busy / carried - 1e-9) if carried else None for part in self.parts)
+        values = {target: self.value(target) + target.outside_s for target in self.targets}
+        return Standing(values, self.probability(confidence), needed)
 
     def with_busy(self, busy: Sequence[int]) -> "Together":
         """Return the same groups with other numbers of replicas in service."""

@@ -1,10 +1,10 @@
 """What every lever of a scenario is worth, separately and combined: each a changed scenario put to the search of `fleet`."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from math import inf
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from capplan.errors import CapplanError, InputError, unknown
 from capplan.fleet.plan import FleetAnswer, Plan, cost_of, costs_less
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.review import Question
-from capplan.fleet.search.cheapest import Search, layout_name
+from capplan.fleet.search.cheapest import Search, layout_name, search_of
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
@@ -106,8 +106,7 @@ class Asking:
 
     def trials(self, asked: AskedFleet) -> Search:
         """Return the search of a question."""
-        terms = terms_of(asked)
-        return Search(asked.question, terms.listed(search(asked.question).candidates), terms, self.shared)
+        return search_of(asked.question, terms_of(asked), self.shared)
 
     def plans(
         self, asked: AskedFleet, near: Plan | None = None, under: float = inf
@@ -121,11 +120,7 @@ class Asking:
             return (choices.recommended, choices.cheapest) if choices else (None, None)
         affordable = mix_within_budget(asked.scenario, partial(replicas_by_group, asked))
         trials = self.trials(asked)
-        first = (
-            layout_name(near.single.layout, near.single.weight_dtype)
-            if near and len(near.groups) == 1
-            else None
-        )
+        first = layout_name(near.single.layout) if near and len(near.groups) == 1 else None
         pairs = [] if _only_pools(asked) else near_cheapest(trials, first, under)
         pairs = [pair for pair in pairs if affordable(pair[1])]
         paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
@@ -334,13 +329,9 @@ def _autoscaled(base: Base) -> list[LeverRow]:
     ways = {"replicas follow the load": False, "replicas are started ahead of a known load": True}
     line = rate_line(scenario, plan.responses_s) if plan else None
     if plan is None or line is None or plan.usd_per_hour is None:
-        why = (
-            "there is no plan to scale"
-            if plan is None
-            else "traffic is at its peak at all hours: give daily_curve, active_hours or a trace"
-            if line is None
-            else "the plan has no price"
-        )
+        why = "there is no plan to scale" if plan is None else "the plan has no price"
+        if plan is not None and line is None:
+            why = "traffic is at its peak at all hours: give daily_curve, active_hours or a trace"
         return [lever_row(idle(name, next(iter(ways)), why), None, plan)]
     limits = replace(scenario.fleet, burst_ratio=1.0)
     followed = replace(scenario, fleet=limits)
@@ -381,7 +372,8 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
     listed = _listed(base)
     best: Combination | None = None if base.plan is None else Combination(base.plan, (), (), 0)
     cost, tried = inf if base.cheapest is None else _with_memory(base.asked, base.cheapest), 0
-    for selected in sorted(_selections(choices), key=len):
+    selections = product(*(((), *((lever,) for lever in levers)) for levers in choices.values()))
+    for selected in sorted((tuple(chain(*parts)) for parts in selections), key=len):
         levers = [*adding, *selected]
         if not levers:
             continue
@@ -409,12 +401,6 @@ def _as_planned(asking: Asking, base: Base, rows: Sequence[LeverRow], best: Comb
     if plan is None or _with_memory(asked, plan) > _with_memory(asked, best.plan) * (1.0 + 1e-9):
         return best
     return replace(best, plan=plan, memory_usd_per_month=memory_usd_per_month(asked.scenario, plan))
-
-
-def _selections(choices: Mapping[str, Sequence[Lever]]) -> Iterator[tuple[Lever, ...]]:
-    """Return every selection of at most one change of each lever."""
-    for selected in product(*((None, *levers) for levers in choices.values())):
-        yield tuple(lever for lever in selected if lever is not None)
 
 
 def _with_memory(asked: AskedFleet, plan: Plan) -> float:

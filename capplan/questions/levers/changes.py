@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import get_args
+from typing import Any, get_args
 
 from capplan.engine.lookup import unsupported_reason
 from capplan.errors import CapplanError, InputError, Reason
@@ -53,49 +53,42 @@ _COARSE = "answers change: 4-bit weights lose more than 8-bit ones; evaluate on 
 _ROUNDED_CACHE = "answers change a little, most over long contexts: evaluate on your own tasks"
 _QUEUE = "more sequences in a step: time per output token rises at the peak"
 _ENGINE_KEPT = "none: an engine setting that can be turned back"
+_PRESENT = "the scenario has it already"
+_NO_STEPS = "there is no plan whose steps could be changed"
+
+
+def one(
+    name: str, change: str, settings: Sequence[str] = (), risk: str = "", *, why: str = "", **more: Any
+) -> list[Lever]:
+    """Return a lever, or why there is none to try."""
+    return [idle(name, change, why) if why else Lever(name, change, tuple(settings), risk, **more)]
 
 
 def weight_dtypes(base: Base) -> list[Lever]:
     """Return narrower weight dtypes, each separately."""
-    question = base.asked.question
+    question, levers = base.asked.question, []
     narrowest = min(weight_bytes(network) for network in question.networks.values())
     shipped = next(iter(question.networks.values()))
-    return [
-        _narrower(
-            Lever(
-                "weight-dtype", f"weights in {dtype}", (f"weight_dtype={dtype}", "fleet.weight_dtypes=null"),
-                _ROUNDED if dtype == "fp8" else _COARSE, adds={"fleet.weight_dtypes": (dtype,)},
-            ),
-            dtype in question.networks,
-            _refused(base, weight_dtype=named_weight_format(dtype).dtype),
-            partial(_no_smaller, shipped, dtype, narrowest),
-        )
-        for dtype in WEIGHT_DTYPES
-    ]  # fmt: skip
+    for dtype in WEIGHT_DTYPES:
+        refused = partial(_refused, base, weight_dtype=named_weight_format(dtype).dtype)
+        why = _PRESENT if dtype in question.networks else refused() or _no_smaller(shipped, dtype, narrowest)
+        settings = (f"weight_dtype={dtype}", "fleet.weight_dtypes=null")
+        risk, adds = _ROUNDED if dtype == "fp8" else _COARSE, {"fleet.weight_dtypes": (dtype,)}
+        levers += one("weight-dtype", f"weights in {dtype}", settings, risk, why=why, adds=adds)
+    return levers
 
 
 def kv_dtypes(base: Base) -> list[Lever]:
     """Return narrower dtypes of the KV cache, each separately."""
-    formats = base.asked.question.kv_formats
+    formats, levers = base.asked.question.kv_formats, []
     narrowest = min(kv_bytes_per_element(name) for name in formats)
-    return [
-        _narrower(
-            Lever(
-                "kv-dtype", f"KV cache in {dtype}", (f"kv_dtype={dtype}", "fleet.kv_dtypes=null"), _ROUNDED_CACHE,
-                adds={"fleet.kv_dtypes": (dtype,)},
-            ),
-            dtype in formats,
-            _refused(base, kv_dtype=dtype),
-            partial(_no_smaller_cache, dtype, narrowest),
-        )
-        for dtype in KV_DTYPES
-    ]  # fmt: skip
-
-
-def _narrower(lever: Lever, present: bool, refused: str, no_smaller: Callable[[], str]) -> Lever:
-    """Return a lever of a dtype, or why it is not applicable."""
-    why = "the scenario has it already" if present else refused or no_smaller()
-    return idle(lever.name, lever.change, why) if why else lever
+    for dtype in KV_DTYPES:
+        why = _PRESENT if dtype in formats else _refused(base, kv_dtype=dtype)
+        if not why and kv_bytes_per_element(dtype) >= narrowest:
+            why = "would not be smaller than the cache as it is"
+        settings, adds = (f"kv_dtype={dtype}", "fleet.kv_dtypes=null"), {"fleet.kv_dtypes": (dtype,)}
+        levers += one("kv-dtype", f"KV cache in {dtype}", settings, _ROUNDED_CACHE, why=why, adds=adds)
+    return levers
 
 
 def _refused(base: Base, *, weight_dtype: str | None = None, kv_dtype: str | None = None) -> str:
@@ -119,67 +112,50 @@ def _no_smaller(network: Network, dtype: str, narrowest: float) -> str:
     return "" if smaller else "would not be smaller than the weights as they are"
 
 
-def _no_smaller_cache(dtype: str, narrowest: float) -> str:
-    """Return why a cache dtype saves no memory; empty where it does."""
-    return "" if kv_bytes_per_element(dtype) < narrowest else "would not be smaller than the cache as it is"
-
-
 def prefix_caching(base: Base) -> list[Lever]:
     """Return the scenario without its prefix cache: what the cache is worth."""
-    name, change = "prefix-caching", "without prefix caching"
-    classes = base.asked.scenario.classes
+    name, change = "prefix-caching", "with prefix caching"
     if base.file.prefix_caching is False:
-        return [Lever(name, "with prefix caching", ("prefix_caching=true",), _ENGINE_KEPT, combines=True)]
-    if not any(item.prefix_hit_fraction or item.reuse for item in classes):
+        return one(name, change, ("prefix_caching=true",), _ENGINE_KEPT, combines=True)
+    if not any(item.prefix_hit_fraction or item.reuse for item in base.asked.scenario.classes):
         why = "no traffic says what its prompts have in common: give traffic[].shared_prefix, or a trace with block hashes"
-        return [idle(name, "with prefix caching", why)]
-    return [
-        Lever(name, change, ("prefix_caching=false",), "prompts that share a prefix are computed in full")
-    ]
+        return one(name, change, why=why)
+    risk = "prompts that share a prefix are computed in full"
+    return one(name, "without prefix caching", ("prefix_caching=false",), risk)
 
 
 def prefix_hits(base: Base) -> list[Lever]:
     """Return other shares of requests that hit their shared prefix: what a better or worse cache is worth."""
-    name, change = "prefix-hits", "another share of prefix hits"
+    name = "prefix-hits"
     shared = [index for index, item in enumerate(base.file.traffic) if item.shared_prefix is not None]
     if not shared or base.file.prefix_caching is False:
-        return [idle(name, change, "no traffic states a shared_prefix with its hit_fraction")]
-    return [
-        Lever(
-            name,
-            f"{fraction:.0%} of the requests hit their shared prefix",
-            tuple(f"traffic[{index}].shared_prefix.hit_fraction={fraction!r}" for index in shared),
-            "hits follow from traffic, routing and the size of the cache: measure them",
-        )
-        for fraction in HIT_FRACTIONS
-    ]
+        why = "no traffic states a shared_prefix with its hit_fraction"
+        return one(name, "another share of prefix hits", why=why)
+    risk = "hits follow from traffic, routing and the size of the cache: measure them"
+    levers = []
+    for fraction in HIT_FRACTIONS:
+        settings = [f"traffic[{index}].shared_prefix.hit_fraction={fraction!r}" for index in shared]
+        levers += one(name, f"{fraction:.0%} of the requests hit their shared prefix", settings, risk)
+    return levers
 
 
 def token_budget(base: Base) -> list[Lever]:
     """Return half and twice the tokens of a step."""
-    return _half_and_twice(
-        base,
-        "token-budget",
-        "max_num_batched_tokens",
-        ("long prompts take more steps", "long prompts delay the tokens of others"),
-    )
+    risks = "long prompts take more steps", "long prompts delay the tokens of others"
+    return _half_and_twice(base, "token-budget", "max_num_batched_tokens", risks)
 
 
 def sequences(base: Base) -> list[Lever]:
     """Return half and twice the sequences of a step."""
-    return _half_and_twice(
-        base,
-        "max-num-seqs",
-        "max_num_seqs",
-        ("requests wait longer for their first token at the peak", _QUEUE),
-    )
+    risks = "requests wait longer for their first token at the peak", _QUEUE
+    return _half_and_twice(base, "max-num-seqs", "max_num_seqs", risks)
 
 
 def _half_and_twice(base: Base, lever: str, key: str, risks: tuple[str, str]) -> list[Lever]:
     """Return half and twice a limit of the engine, as far as a step still has a token for each sequence."""
     scheduling = base.scheduling
     if scheduling is None:
-        return [idle(lever, key, "there is no plan whose steps could be changed")]
+        return one(lever, key, why=_NO_STEPS)
     limits = {name: getattr(scheduling, name) for name in ("max_num_seqs", "max_num_batched_tokens")}
     now = limits[key]
     levers = []
@@ -192,63 +168,42 @@ def _half_and_twice(base: Base, lever: str, key: str, risks: tuple[str, str]) ->
 
 def chunked_prefill(base: Base) -> list[Lever]:
     """Return prompts in chunks together with decoding sequences, or whole ones where the plan as it is has chunks; slow."""
-    name, scheduling = "chunked-prefill", base.scheduling
+    name, change = "chunked-prefill", "prompts in chunks together with decoding"
+    scheduling, asked = base.scheduling, base.asked
     if base.apart:
         why = "prompts have their own pool, where no sequence decodes next to them"
-        return [idle(name, "prompts in chunks together with decoding", why)]
+        return one(name, change, why=why)
     if scheduling is None:
-        return [
-            idle(
-                name,
-                "prompts in chunks together with decoding",
-                "there is no plan whose steps could be changed",
-            )
-        ]
+        return one(name, change, why=_NO_STEPS)
     if scheduling.policy == "mixed" and scheduling.chunked:
-        now = base.asked.scenario.file.max_num_batched_tokens
-        context = base.asked.question.max_model_len
-        settings = (
-            "chunked_prefill=false",
-            *(() if now is None or now >= context else ("max_num_batched_tokens=null",)),
-        )
+        now = asked.scenario.file.max_num_batched_tokens
+        limited = now is not None and now < asked.question.max_model_len
+        settings = ["chunked_prefill=false", *(["max_num_batched_tokens=null"] if limited else [])]
         risk = "a long prompt holds up the tokens of all others while it runs"
-        return [Lever(name, "prompts taken whole, not in chunks", settings, risk, combines=True, slow=True)]
+        return one(name, "prompts taken whole, not in chunks", settings, risk, combines=True, slow=True)
     risk = "none: an engine setting; prompts take more steps, tokens wait less"
-    return [
-        Lever(
-            name,
-            "prompts in chunks together with decoding",
-            ("chunked_prefill=true",),
-            risk,
-            combines=True,
-            slow=True,
-        )
-    ]
+    return one(name, change, ("chunked_prefill=true",), risk, combines=True, slow=True)
 
 
 def kv_offload(base: Base) -> list[Lever]:
     """Return host memory for prefixes, or the scenario without its tiers."""
     name, scenario = "kv-offload", base.asked.scenario
     if scenario.kv_offload:
-        return [Lever(name, "without offload tiers", ("kv_offload=[]",), _ENGINE_KEPT, combines=True)]
-    priced = scenario.file.prices.host_memory_per_gb is not None
-    changes = {size: f"{size} GB of host memory for prefixes" for size in HOST_MEMORY_GB}
+        return one(name, "without offload tiers", ("kv_offload=[]",), _ENGINE_KEPT, combines=True)
     if not any(item.reuse for item in scenario.classes):
         why = "no traffic says how prefix hits grow with the cache: give a trace with block hashes"
-        return [idle(name, "host memory for prefixes", why)]
-    return [
-        Lever(
-            name,
-            change,
-            (f"kv_offload=[{{name: host, capacity: {size} GB}}]",),
-            "host memory has to be bought or rented with the machines"
-            if priced
-            else "the price of that memory is not included: give prices.host_memory_per_gb",
-            combines=True,
-            host_bytes=size * 1e9,
+        return one(name, "host memory for prefixes", why=why)
+    risk = "the price of that memory is not included: give prices.host_memory_per_gb"
+    if scenario.file.prices.host_memory_per_gb is not None:
+        risk = "host memory has to be bought or rented with the machines"
+    levers = []
+    for size in HOST_MEMORY_GB:
+        change, settings = (
+            f"{size} GB of host memory for prefixes",
+            [f"kv_offload=[{{name: host, capacity: {size} GB}}]"],
         )
-        for size, change in changes.items()
-    ]
+        levers += one(name, change, settings, risk, combines=True, host_bytes=size * 1e9)
+    return levers
 
 
 TRIED: tuple[Method, ...] = ("ngram", "eagle", "mtp")
@@ -262,33 +217,28 @@ _WORDS: dict[Method, str] = {
 
 def speculations(base: Base) -> list[Lever]:
     """Return the scenario without its speculation, or with each method that needs no other model."""
-    name, scenario = "speculation", base.asked.scenario
-    if scenario.speculation is not None:
-        return [
-            Lever(
-                name, "without speculation", ("speculation=null",), "none: an engine setting", combines=True
-            )
-        ]
-    return [_method(base, name, method) for method in TRIED]
+    name = "speculation"
+    if base.asked.scenario.speculation is not None:
+        risk = "none: an engine setting"
+        return one(name, "without speculation", ("speculation=null",), risk, combines=True)
+    return [lever for method in TRIED for lever in _method(base, name, method)]
 
 
-def _method(base: Base, name: str, method: Method) -> Lever:
+def _method(base: Base, name: str, method: Method) -> list[Lever]:
     change = f"speculation: {_WORDS[method]}"
     network = next(iter(base.asked.question.networks.values()))
     if method == "mtp" and not network.mtp_parameters:
-        return idle(name, change, f"{network.name} has no layers for multi-token prediction")
+        return one(name, change, why=f"{network.name} has no layers for multi-token prediction")
     groups = () if base.plan is None else base.plan.groups
     if any(group.layout.sharding.pipeline > 1 for group in groups):
-        return idle(
-            name, change, "the plan as it is has pipeline stages, with which speculation is not modelled"
-        )
+        why = "the plan as it is has pipeline stages, with which speculation is not modelled"
+        return one(name, change, why=why)
     known = published_acceptance(method, network)
     if known is None:
-        return idle(name, change, not_published(method, network).replace("\n ", ";"))
-    settings = (f"speculation={{method: {method}}}",)
+        return one(name, change, why=not_published(method, network).replace("\n ", ";"))
     accepted = known.acceptance_fractions[0]
     risk = f"pays by its acceptance, here {accepted:.0%}: measure it on your own traffic{_until(base, known)}"
-    return Lever(name, change, settings, risk, combines=True)
+    return one(name, change, (f"speculation={{method: {method}}}",), risk, combines=True)
 
 
 def _until(base: Base, published: Published) -> str:
@@ -297,7 +247,7 @@ def _until(base: Base, published: Published) -> str:
     if plan is None:
         return ""
     group = plan.groups[-1]  # of separate pools the one that decodes
-    replica = replica_of(spec_of_layout(group.layout, group.weight_dtype, question))
+    replica = replica_of(spec_of_layout(group.layout, question))
     drafting = DraftPlan(published.method, published.acceptance_fractions, published.draft_tokens)
     lengths = question.demand.at_responses(plan.responses_s).lengths
     context = float(lengths.input_tokens + lengths.output_tokens)
@@ -326,31 +276,26 @@ SERVED = 0.95
 
 def looser_targets(base: Base) -> list[Lever]:
     """Return each target loosened by a quarter."""
-    targets = base.asked.scenario.slo.targets
+    targets, levers = base.asked.scenario.slo.targets, []
     if not targets:
-        return [idle("target", "a looser target", "the scenario has no targets")]
-    return [
-        Lever(
-            "target", f"{target.key} {target.stated_s:g} s -> {LOOSER * target.stated_s:g} s",
-            (f"slo.{target.key}={LOOSER * target.stated_s!r} s",),
-            "users wait longer: whoever promised the target has to agree",
-            keeps=False, broken=f"{target.key} only at its looser value",
+        return one("target", "a looser target", why="the scenario has no targets")
+    risk = "users wait longer: whoever promised the target has to agree"
+    for target in targets:
+        looser = LOOSER * target.stated_s
+        change, broken = (
+            f"{target.key} {target.stated_s:g} s -> {looser:g} s",
+            f"{target.key} only at its looser value",
         )
-        for target in targets
-    ]  # fmt: skip
+        levers += one("target", change, [f"slo.{target.key}={looser!r} s"], risk, keeps=False, broken=broken)
+    return levers
 
 
 def quicker_outside(base: Base) -> list[Lever]:
     """Return half the time outside, where the targets include it."""
     name, change = "outside", "what is outside takes half the time"
     if not any(target.outside_s for target in base.asked.scenario.slo.targets):
-        return [
-            idle(
-                name,
-                change,
-                "no target includes time outside: traffic[].outside.time, or slo.outside: included",
-            )
-        ]
+        why = "no target includes time outside: traffic[].outside.time, or slo.outside: included"
+        return one(name, change, why=why)
     settings = [
         f"traffic[{index}].outside.{key}={HALF * value!r} s"
         for index, item in enumerate(base.file.traffic)
@@ -359,7 +304,7 @@ def quicker_outside(base: Base) -> list[Lever]:
         if (value := getattr(item.outside, key))
     ]
     risk = "retrieval and tools have to be made quicker; users wait no less than before"
-    return [Lever(name, change, tuple(settings), risk)]
+    return one(name, change, settings, risk)
 
 
 def shorter_prompts(base: Base) -> list[Lever]:
@@ -373,25 +318,19 @@ def shorter_answers(base: Base) -> list[Lever]:
 
 
 def _shorter(base: Base, name: str, key: str, risk: str) -> list[Lever]:
-    change = f"{name} shorter by {1.0 - SHORTER:.0%}"
-    settings = []
+    change, settings = f"{name} shorter by {1.0 - SHORTER:.0%}", []
     for index, item in enumerate(base.file.traffic):
         record = getattr(item, key)
         if record is None:
-            return [
-                idle(
-                    name,
-                    change,
-                    f"the lengths of {item.name!r} come from a trace: state {key} to change them",
-                )
-            ]
+            why = f"the lengths of {item.name!r} come from a trace: state {key} to change them"
+            return one(name, change, why=why)
         settings.append(f"traffic[{index}].{key}={{{', '.join(_scaled(record))}}}")
-    return [Lever(name, change, tuple(settings), risk)]
+    return one(name, change, settings, risk)
 
 
 def _scaled(record: LengthFields) -> Iterator[str]:
     for part, value in record.model_dump(exclude_none=True).items():
-        shorter = [SHORTER * one for one in value] if isinstance(value, list) else SHORTER * value
+        shorter = [SHORTER * each for each in value] if isinstance(value, list) else SHORTER * value
         yield f"{part}: {shorter!r}"
 
 
@@ -408,18 +347,10 @@ def admission_control(base: Base) -> list[Lever]:
             settings.append(f"traffic[{index}].mean_rate={SERVED * item.request_rate!r} req/s")
     if any(item.request_rate is None and item.users is None for item in base.file.traffic):
         why = "a rate or users are needed, of which a part can be turned away; not a trace or a batch job"
-        return [idle(name, change, why)]
+        return one(name, change, why=why)
+    risk = "refused requests have to be told so, or retried"
     broken = f"{1.0 - SERVED:.0%} of the requests are turned away at the peak"
-    return [
-        Lever(
-            name,
-            change,
-            tuple(settings),
-            "refused requests have to be told so, or retried",
-            keeps=False,
-            broken=broken,
-        )
-    ]
+    return one(name, change, settings, risk, keeps=False, broken=broken)
 
 
 COMMITMENT_RISKS = {
@@ -453,7 +384,8 @@ def parallelism(base: Base) -> list[Lever]:
         if now is not None and set(every) - set(now):
             adds[f"fleet.{key}"] = tuple(sorted({*now, *every}))
     if not adds:
-        return [idle(name, "other degrees of parallelism", "the search tries every legal degree already")]
+        why = "the search tries every legal degree already"
+        return one(name, "other degrees of parallelism", why=why)
     words = ", ".join(
         f"{key.partition('.')[2]} {', '.join(map(str, values))}" for key, values in adds.items()
     )
@@ -479,13 +411,14 @@ def devices(base: Base) -> list[Lever]:
     """Return every other device that has a price, in one question."""
     names = other_devices(base)
     if _unpriced(base):
-        return [idle("device", "another device", NO_PRICE)]
+        return one("device", "another device", why=NO_PRICE)
     if not names:
-        return [idle("device", "another device", "no other device has a price under the scenario's terms")]
+        why = "no other device has a price under the scenario's terms"
+        return one("device", "another device", why=why)
     change = f"another device, of {len(names)} with a price"
     settings = merged_settings([Lever("device", change, adds={"fleet.hardware": names})], {})
     risk = "another stack to run; prices and supply differ by provider"
-    return [Lever("device", change, settings, risk)]
+    return one("device", change, settings, risk)
 
 
 def engines(base: Base) -> list[Lever]:
@@ -501,24 +434,16 @@ def engines(base: Base) -> list[Lever]:
 
 def commitments(base: Base) -> list[Lever]:
     """Return the other ways to pay for the same devices."""
-    scenario = base.asked.scenario
+    scenario, levers = base.asked.scenario, []
     if _unpriced(base):
-        return [idle("commitment", "another commitment", NO_PRICE)]
-    levers = []
+        return one("commitment", "another commitment", why=NO_PRICE)
+    own = all(item.name in scenario.prices.per_gpu_hour for item in scenario.fleet.hardware)
+    why = "the scenario has its own prices: prices.per_gpu_hour" if own else ""
     for commitment in (*get_args(Commitment), *get_args(Term)):
-        change = f"{scenario.prices.paid_as} -> {commitment}"
-        if commitment == scenario.prices.paid_as:
-            continue
-        if all(item.name in scenario.prices.per_gpu_hour for item in scenario.fleet.hardware):
-            levers.append(idle("commitment", change, "the scenario has its own prices: prices.per_gpu_hour"))
-            continue
-        settings = (f"prices.commitment={commitment}",)
-        levers.append(
-            Lever(
-                "commitment", change, settings, COMMITMENT_RISKS[commitment],
-                combines=commitment in FREE_TO_TAKE,
-            )
-        )  # fmt: skip
+        if commitment != scenario.prices.paid_as:
+            change, combines = f"{scenario.prices.paid_as} -> {commitment}", commitment in FREE_TO_TAKE
+            settings, risk = [f"prices.commitment={commitment}"], COMMITMENT_RISKS[commitment]
+            levers += one("commitment", change, settings, risk, why=why, combines=combines)
     return levers
 
 
@@ -527,43 +452,33 @@ def disaggregation(base: Base) -> list[Lever]:
     name, change = "disaggregation", "prefill and decode in separate pools"
     scenario = base.asked.scenario
     if scenario.fleet.pools is not None:
+        if scenario.fleet.pools.screened and not base.apart:
+            return one(name, change, why="the plan is cheaper than separate pools: fleet looks at both")
         risk = "none: replicas that do both are simpler to run"
         change, settings = "prefill and decode in the same replicas", ("fleet.disaggregation=off",)
-        if scenario.fleet.pools.screened and not base.apart:
-            return [
-                idle(
-                    name,
-                    "prefill and decode in separate pools",
-                    "the plan is cheaper than separate pools: fleet looks at both",
-                )
-            ]
-        return [Lever(name, change, settings, risk, combines=True)]
+        return one(name, change, settings, risk, combines=True)
     if any(item.users is not None and item.sessions for item in scenario.classes):
-        return [idle(name, change, "not modelled with users who have conversations")]
+        return one(name, change, why="not modelled with users who have conversations")
     risk = "two pools to run and to scale; KV caches cross the network, whose congestion is not modelled"
-    return [Lever(name, change, ("fleet.disaggregation=only",), risk, combines=True, slow=True)]
+    return one(name, change, ("fleet.disaggregation=only",), risk, combines=True, slow=True)
 
 
 def mixes(base: Base) -> list[Lever]:
     """Return several fleets for one service, each on the GPUs that suit its requests, or the scenario without them."""
-    name, change, fleet = (
-        "mix",
-        "a fleet for each class, for short and long prompts, or for a share of each class",
-        base.asked.scenario.fleet,
-    )
-    if fleet.mix != "off":
+    name, asked = "mix", base.asked
+    change = "a fleet for each class, for short and long prompts, or for a share of each class"
+    if asked.scenario.fleet.mix != "off":
         risk = "none: one kind of fleet is simpler to run"
-        return [Lever(name, "one fleet for all requests", ("fleet.mix=off",), risk)]
+        return one(name, "one fleet for all requests", ("fleet.mix=off",), risk)
+    why, classes, gpus = "", asked.scenario.classes, asked.question.devices
     if _unpriced(base):
-        return [idle(name, change, NO_PRICE)]
-    if len(base.asked.question.devices) < 2:
-        return [idle(name, change, f"{base.asked.question.devices[0].name} is the only kind of GPU listed")]
-    classes = base.asked.scenario.classes
-    if len(classes) < 2 and not all(map(dealt_by_share, classes)):
-        reason = "there is one class, and the prompts of one user, of a session and of cached prefixes stay together"
-        return [idle(name, change, reason)]
+        why = NO_PRICE
+    elif len(gpus) < 2:
+        why = f"{gpus[0].name} is the only kind of GPU listed"
+    elif len(classes) < 2 and not all(map(dealt_by_share, classes)):
+        why = "there is one class, and the prompts of one user, of a session and of cached prefixes stay together"
     risk = "a router that knows the class of a request or the length of its prompt, and several fleets to run"
-    return [Lever(name, change, ("fleet.mix=any",), risk)]
+    return one(name, change, ("fleet.mix=any",), risk, why=why)
 
 
 NAME, CHANGE = "prefix-routing", "requests go where their prefix is cached"
@@ -571,8 +486,7 @@ NAME, CHANGE = "prefix-routing", "requests go where their prefix is cached"
 
 def routing(base: Base) -> list[Lever]:
     """Return a router by prefix, whose replicas hold different prefixes, or why it changes nothing; slow."""
-    classes = base.asked.scenario.classes
-    plan = base.plan
+    plan, classes, why = base.plan, base.asked.scenario.classes, ""
     if plan is None or len(plan.groups) > 1:
         why = (
             "there is no plan whose requests could be routed"
@@ -581,20 +495,20 @@ def routing(base: Base) -> list[Lever]:
             if plan.is_mix
             else "prompts have their own pool"
         )
-        return [idle(NAME, CHANGE, why)]
+        return one(NAME, CHANGE, why=why)
+    busy = plan.single.busy_replicas
     if base.asked.question.demand.has_sessions:
-        return [idle(NAME, CHANGE, _kept_by_sessions(base, plan.single.busy_replicas))]
-    if not any(item.reuse for item in classes):
+        why = _kept_by_sessions(base, busy)
+    elif not any(item.reuse for item in classes):
         why = "no traffic has prefixes that differ from replica to replica"
         shared = ", ".join(item.name for item in classes if item.prefix_hit_fraction)
         if shared:
-            why += f": each of the {plan.single.busy_replicas} replicas has the shared prefix of {shared} after its first request"
-        return [idle(NAME, CHANGE, why)]
-    if plan.single.busy_replicas == 1:
-        return [idle(NAME, CHANGE, "one replica serves all requests, so there is nothing to route")]
+            why += f": each of the {busy} replicas has the shared prefix of {shared} after its first request"
+    elif busy == 1:
+        why = "one replica serves all requests, so there is nothing to route"
     risk = "a router that follows the prefixes has to be run; the replica of a popular prefix may be busier than others"
     settings = ("fleet.routing=prefix_aware",)
-    return [Lever(NAME, CHANGE, settings, risk, slow=True, sized=lambda: pooled_plan(base, plan))]
+    return one(NAME, CHANGE, settings, risk, why=why, slow=True, sized=lambda: pooled_plan(base, plan))
 
 
 def pooled_plan(base: Base, plan: Plan) -> Plan | None:
@@ -618,13 +532,11 @@ def _sized(base: Base, plan: Plan, caches: int) -> Sized | None:
     ]
     tiers = [tier._replace(tokens=caches * tier.tokens) for tier in each]
     demand = question.demand.with_cache(caches * plan.single.kv_cache_tokens, tiers)
-    trial = trial_of(replace(question, demand=demand), layout, plan.single.weight_dtype, terms)
+    trial = trial_of(replace(question, demand=demand), layout, terms)
     if isinstance(trial, Reason):
         return None
     busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms)
-    if busy is None:
-        return None
-    return Sized(trial, busy, terms.gpus(layout, busy))
+    return None if busy is None else terms.sized(trial, busy)
 
 
 def _kept_by_sessions(base: Base, busy: int) -> str:
@@ -666,7 +578,7 @@ def region_rows(planned: Planned, base: Base) -> list[LeverRow]:
 
 def kg_co2_per_month(asked: AskedFleet, plan: Plan | None) -> float | None:
     """Return the carbon dioxide of the electricity of a plan; None if a scenario does not state what it takes to say it."""
-    energy, *_ = (None if plan is None else asked_energy(asked, plan)) or (None,)
+    energy = None if plan is None else asked_energy(asked, plan)[0]
     return None if energy is None else energy.kg_co2
 
 

@@ -281,7 +281,7 @@ class Base:
         if self.plan is None:
             return None
         group = self.plan.groups[0]
-        return started_scheduling(spec_of_layout(group.layout, group.weight_dtype, self.asked.question))
+        return started_scheduling(spec_of_layout(group.layout, self.asked.question))
 
     @property
     def memory_usd_per_month(self) -> float:
@@ -361,17 +361,14 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchC
 def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> tuple[dict[Target, float], float] | Reason:
     """Return the latency of a plan by target with steps as slow as the required confidence allows for, and this slowness."""
     question = asked.question
-    dtype = (
-        plan.single.weight_dtype
-        if plan.single.weight_dtype in question.networks
-        else next(iter(question.networks))
-    )
     layout = plan.single.layout
+    if layout.weight_format not in question.networks:
+        layout = replace(layout, weight_format=next(iter(question.networks)))
     if layout.kv_format not in question.kv_formats:
         layout = replace(layout, kv_format=question.kv_formats[0])
     device = next((item for item in question.devices if item.name == layout.device.name), layout.device)
     layout = replace(layout, device=device)
-    trial = trial_of(question, layout, dtype, terms_of(asked), cache)
+    trial = trial_of(question, layout, terms_of(asked), cache)
     if isinstance(trial, Reason):
         return trial
     slower = trial.candidate.slowness.quantile(question.slo.confidence)

@@ -1,13 +1,14 @@
 """What a plan was meant to cost next to what was paid, and what explains the difference: prices, hours, load and idle GPUs."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from math import isclose
 from pathlib import Path
 
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer
+from capplan.money.ledger import machines_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.who_pays import AskedBill, asked_bill
 from capplan.readers.catalogue.hardware import normalised
@@ -24,9 +25,14 @@ class Costs:
     gpu_hours: float = 0.0
     usd: float = 0.0
 
-    def plus(self, gpu_hours: float, usd: float) -> "Costs":
-        """Return these and more."""
-        return Costs(self.gpu_hours + gpu_hours, self.usd + usd)
+
+def _summed(charges: Iterable[tuple[str, float, float]]) -> dict[str, Costs]:
+    """Return the sum of GPU hours and dollars by name."""
+    found: dict[str, Costs] = {}
+    for name, gpu_hours, usd in charges:
+        known = found.get(name, Costs())
+        found[name] = Costs(known.gpu_hours + gpu_hours, known.usd + usd)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,34 +171,27 @@ def _next_month(moment: datetime) -> datetime:
 
 def _planned_machines(bill: AskedBill) -> dict[str, Costs]:
     """Return what the machines of a plan cost in its month, by name; GPUs by the piece have the name of the device."""
-    found: dict[str, Costs] = {}
-    for charge in bill.charges:
-        name = charge.part.sku or bill.plan.groups[charge.part.group].hardware
-        found[name] = found.get(name, Costs()).plus(charge.part.paid_gpus * bill.hours, charge.effective_usd)
-    return found
+    return _summed(
+        (
+            entry.part.sku or bill.plan.groups[entry.part.group].hardware,
+            entry.part.paid_gpus * bill.hours,
+            entry.paid.effective_usd,
+        )
+        for entry in machines_of(bill.entries)
+    )
 
 
 def _planned_classes(bill: AskedBill) -> dict[str, Costs]:
     """Return what the classes of a plan use of its machines in its month, and what waits."""
-    found: dict[str, Costs] = {}
-    of_group = [
-        [charge for charge in bill.charges if charge.part.group == place]
-        for place in range(len(bill.bill.pools))
-    ]
-
-    def take(name: str, group: int, of_pool: float) -> None:
-        for charge in of_group[group]:
-            hours = of_pool * charge.part.paid_gpus * bill.hours
-            found[name] = found.get(name, Costs()).plus(hours, of_pool * charge.effective_usd)
-
-    for share in bill.bill.shares:
-        for usd, group in zip((share.prefill_usd, share.decode_usd), share.groups, strict=True):
-            pool = bill.bill.pools[group]
-            if pool.busy_usd:
-                take(share.use.name, group, usd / pool.busy_usd * pool.busy_fraction)
-    for group, pool in enumerate(bill.bill.pools):
-        take(IDLE, group, 1.0 - pool.busy_fraction)
-    return found
+    return _summed(
+        (
+            taken.who.use.name if taken.who else IDLE,
+            taken.share * taken.entry.part.paid_gpus * bill.hours,
+            taken.paid.effective_usd,
+        )
+        for taken in bill.bill.allocated(bill.entries)
+        if taken.share or taken.who is None
+    )
 
 
 def _differences(
@@ -203,20 +202,14 @@ def _differences(
 ) -> tuple[Difference, ...]:
     """Return planned and paid costs by name; none if not one charge has a name."""
     names = {normalised(name): name for name in planned}
-    paid: dict[str, Costs] = {}
-    for charge in charges:
+
+    def name(charge: PaidCharge) -> str:
         written = name_of(charge)
-        name = names.get(normalised(written.lower().removeprefix("standard_")), written)
-        paid[name] = paid.get(name, Costs()).plus(charge.gpu_hours, charge.usd)
+        return names.get(normalised(written.lower().removeprefix("standard_")), written)
+
+    paid = _summed((name(charge), charge.gpu_hours, charge.usd) for charge in charges)
     if set(paid) <= {""}:
         return ()
-    return tuple(
-        Difference(
-            name,
-            replace(planned[name], gpu_hours=planned[name].gpu_hours * share, usd=planned[name].usd * share)
-            if name in planned
-            else Costs(),
-            paid.get(name, Costs()),
-        )
-        for name in dict.fromkeys((*planned, *paid))
-    )
+    covered = {name: Costs(part.gpu_hours * share, part.usd * share) for name, part in planned.items()}
+    every = dict.fromkeys((*planned, *paid))
+    return tuple(Difference(name, covered.get(name, Costs()), paid.get(name, Costs())) for name in every)

@@ -26,8 +26,8 @@ from capplan.fleet.search.recommended import Paid, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
-from capplan.money.cash import other_lines, total_usd
 from capplan.money.hosted import hosted_traffic, tokens_of
+from capplan.money.ledger import service_entries
 from capplan.money.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.scenario_file import Scenario
@@ -54,12 +54,8 @@ def budgeted(
         return scenario, ()
     traffic = tuple(hosted_traffic(item, 0.0) for item in demand.classes)
     inputs, outputs = tokens_of(traffic, HOURS_PER_MONTH)
-    lines = other_lines(own.other, 0.0, inputs, outputs, max(map(weight_bytes, networks.values())), 1.0)
-    others = total_usd(lines)
-    left = own.machines_usd_within(budget.usd_per_month, budget.includes, others)
-    egress = total_usd([line for line in lines if line.grows_with == "traffic"])
-    doubled = own.machines_usd_within(budget.usd_per_month, budget.includes, others + egress)
-    known = replace(budget, beside_usd_per_month=budget.usd_per_month - left, usd_per_traffic=left - doubled)
+    entries = service_entries(own, 1.0, inputs, outputs, max(map(weight_bytes, networks.values())), 1.0)
+    known = replace(budget, entries=tuple(entry for entry in entries if entry.kind in budget.includes))
     names = " and ".join(budget.includes)
     if known.machines_usd_per_month(0.0) <= 0.0:
         raise InputError(

@@ -1,7 +1,7 @@
 """A scenario and the listed offers -> the cheapest mix of commitments, for a plan or over all layouts."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
@@ -18,17 +18,18 @@ from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates
 from capplan.fleet.search.recommended import plan_of
 from capplan.hardware.device import Device
-from capplan.keys import Term, first_day
-from capplan.money.cash import PaidTerm, tied_up_ratio
+from capplan.keys import Commitment, Term, first_day
 from capplan.money.commitments import (
     HOURS_PER_YEAR,
     GroupUse,
     Mix,
     Offer,
+    PaidTerm,
     annuity_usd_per_hour,
     least_usd_per_hour,
     mix_of,
     named_offers,
+    tied_up_ratio,
     use_fractions,
 )
 from capplan.money.order import OWN, Machine, Survival, spares_in, units_of
@@ -45,7 +46,7 @@ from capplan.money.price import (
 )
 from capplan.numbers import Counts
 from capplan.readers.catalogue.prices import machine_records, records_of
-from capplan.scenario.scenario_file import Commitments, Owned, Reserved, Scenario
+from capplan.scenario.scenario_file import Commitments, Owned, Reserved, Scenario, Spot
 
 RESERVED_DISCOUNTS = {"reserved-1y": 0.35, "reserved-3y": 0.55}
 """Discounts on the price on demand for one and three years, where neither an offer nor a discount is given (an assumption)."""
@@ -90,61 +91,30 @@ def _of_listed(name: str, price: ChosenPrice, *, fixed: bool, ratio: float = 1.0
     )
 
 
-def _reserved_offer(name: str, terms: Reserved, listed: ChosenPrice | None, on_demand: ChosenPrice) -> Offer:
-    if terms.price is not None:
-        power = on_demand.energy_usd_per_hour or 0.0
-        return Offer(name, terms.price + power, 0.0, origin="the scenario")
-    if terms.discount is not None:
-        offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - terms.discount)
-        return replace(offer, origin=f"{terms.discount:.0%} off on demand, the scenario")
-    if listed is not None:
-        return _of_listed(name, listed, fixed=True)
-    offer = _of_listed(name, on_demand, fixed=True, ratio=1.0 - RESERVED_DISCOUNTS[name])
-    return replace(offer, origin=f"{RESERVED_DISCOUNTS[name]:.0%} off on demand, assumed")
-
-
-def _with_interest(offer: Offer, terms: Reserved, interest_fraction: float) -> Offer:
-    """Return a reservation with the cost of the capital that its upfront part ties up."""
-    ratio = tied_up_ratio(terms.upfront, 12.0 * TERM_YEARS[offer.name], interest_fraction)
-    if ratio == 1.0:
-        return offer
-    words = f"{offer.origin}; with interest of {interest_fraction:.1%} on what is paid upfront"
-    return replace(offer, fixed_usd_per_hour=offer.fixed_usd_per_hour * ratio, origin=words)
-
-
-def _depreciated_usd(terms: Owned) -> float:
-    left = terms.residual * float((1.0 + terms.interest) ** -terms.life)
-    return terms.capex * (1.0 - left)
-
-
-def paid_terms(terms: Commitments, mixes: Sequence[Mix]) -> dict[Offer, PaidTerm]:
-    """Return how the committed devices of some mixes are paid for, by their offer: devices of two kinds have two prices."""
-    reserved = {"reserved-1y": terms.reserved_1y, "reserved-3y": terms.reserved_3y}
-    paid = {}
-    for offer in dict.fromkeys(part.offer for mix in mixes for part in mix.parts):
-        if (term := reserved.get(offer.name)) is not None:
-            paid[offer] = _reserved_term(offer, term, terms.interest)
-        elif offer.name == "owned" and terms.owned is not None:
-            paid[offer] = _bought(offer, terms.owned)
-    return paid
-
-
-def _reserved_term(offer: Offer, terms: Reserved, interest_fraction: float) -> PaidTerm:
-    """Return how a reservation is paid: its upfront part, and the rest month by month."""
-    months, ahead = 12.0 * TERM_YEARS[offer.name], terms.upfront
-    billed = offer.fixed_usd_per_hour / tied_up_ratio(ahead, months, interest_fraction)
-    monthly = float(usd_per_month(billed))
-    return PaidTerm(
-        months, ahead * monthly * months, (1.0 - ahead) * monthly, interest_fraction=interest_fraction
+def reserved_offer(
+    name: Term, key: Reserved, listed: ChosenPrice | None, on_demand: ChosenPrice, interest_fraction: float
+) -> Offer:
+    """Return a reservation: its upfront part, with the cost of the capital that it ties up, and the rest month by month."""
+    off = RESERVED_DISCOUNTS[name] if key.discount is None else key.discount
+    if key.price is not None:
+        offer = Offer(name, key.price + (on_demand.energy_usd_per_hour or 0.0), 0.0, origin="the scenario")
+    elif key.discount is None and listed is not None:
+        offer = _of_listed(name, listed, fixed=True)
+    else:
+        origin = f"{off:.0%} off on demand, {'assumed' if key.discount is None else 'the scenario'}"
+        offer = replace(_of_listed(name, on_demand, fixed=True, ratio=1.0 - off), origin=origin)
+    months, monthly = 12.0 * TERM_YEARS[name], float(usd_per_month(offer.fixed_usd_per_hour))
+    term = PaidTerm(
+        months,
+        key.upfront * monthly * months,
+        (1.0 - key.upfront) * monthly,
+        interest_fraction=interest_fraction,
     )
-
-
-def _bought(offer: Offer, terms: Owned) -> PaidTerm:
-    """Return how a purchase is paid: its price at the start, running costs by the month, and what it is worth at the end."""
-    annuity = annuity_usd_per_hour(_depreciated_usd(terms), terms.life, terms.interest)
-    running = float(usd_per_month(offer.fixed_usd_per_hour - annuity))
-    residual = terms.residual * terms.capex
-    return PaidTerm(12.0 * terms.life, terms.capex, running, residual, bought=True)
+    ratio = tied_up_ratio(key.upfront, months, interest_fraction)
+    if ratio != 1.0:
+        words = f"{offer.origin}; with interest of {interest_fraction:.1%} on what is paid upfront"
+        offer = replace(offer, fixed_usd_per_hour=offer.fixed_usd_per_hour * ratio, origin=words)
+    return replace(offer, term=term)
 
 
 def owned_offer(terms: Owned, watts: float) -> Offer:
@@ -152,26 +122,14 @@ def owned_offer(terms: Owned, watts: float) -> Offer:
 
     What is left of its value at the end of its life lowers the purchase by its present value.
     """
-    fixed = float(annuity_usd_per_hour(_depreciated_usd(terms), terms.life, terms.interest))
-    upkeep = terms.capex * terms.upkeep / HOURS_PER_YEAR
+    left = terms.residual * float((1.0 + terms.interest) ** -terms.life)
+    annuity = float(annuity_usd_per_hour(terms.capex * (1.0 - left), terms.life, terms.interest))
     power = float(energy_usd_per_hour(watts, terms.electricity, terms.facility_ratio))
     idle = power * terms.idle
-    return Offer("owned", fixed + upkeep + idle, power - idle, origin="the scenario")
-
-
-def _reserved_offers(
-    terms: Commitments, on_demand: ChosenPrice, listed: Callable[[Term], ChosenPrice | None]
-) -> dict[Term, Offer]:
-    """Return the reservations that a scenario allows, with the cost of what is paid upfront."""
-    stated: Mapping[Term, Reserved | None] = {
-        "reserved-1y": terms.reserved_1y,
-        "reserved-3y": terms.reserved_3y,
-    }
-    return {
-        term: _with_interest(_reserved_offer(term, key, listed(term), on_demand), key, terms.interest)
-        for term, key in stated.items()
-        if key is not None
-    }
+    running = terms.capex * terms.upkeep / HOURS_PER_YEAR + idle
+    residual = terms.residual * terms.capex
+    term = PaidTerm(12.0 * terms.life, terms.capex, float(usd_per_month(running)), residual, bought=True)
+    return Offer("owned", annuity + running, power - idle, origin="the scenario", term=term)
 
 
 def offers_for(
@@ -186,26 +144,28 @@ def offers_for(
     records : offers
     sold_as : the machine that all of them are of; None: any
     """
-    sold_name = sold_as or device.name
-    terms = scenario.file.commitments
+    name, terms = sold_as or device.name, scenario.file.commitments
     assert terms is not None
     choice = replace(scenario.prices, commitment="on-demand")
     on_demand = _price(records, device, choice)
     if on_demand is None:
         raise InputError(
-            f"{scenario.path}: commitments: {sold_name} has no price on demand; give prices.per_gpu_hour.{device.name}"
+            f"{scenario.path}: commitments: {name} has no price on demand; give prices.per_gpu_hour.{device.name}"
         )
-    without = replace(choice, per_gpu_hour={})
-    reserved = _reserved_offers(
-        terms, on_demand, lambda term: _price(records, device, replace(without, commitment=term))
-    )
-    offers = [_of_listed("on-demand", on_demand, fixed=False), *reserved.values()]
-    assumed = [
-        Assumption(f"{term} of {sold_name}: {offer.origin}", f"commitments.{term.replace('-', '_')}.discount")
-        for term, offer in reserved.items()
-        if "assumed" in offer.origin
-    ]
+
+    def listed(commitment: Commitment | Term) -> ChosenPrice | None:
+        return _price(records, device, replace(choice, commitment=commitment, per_gpu_hour={}))
+
+    offers = [_of_listed("on-demand", on_demand, fixed=False)]
+    assumed: list[Assumption] = []
     warnings: list[str] = []
+    stated: dict[Term, Reserved | None] = {"reserved-1y": terms.reserved_1y, "reserved-3y": terms.reserved_3y}
+    for term, key in stated.items():
+        if key is not None:
+            offers.append(reserved_offer(term, key, listed(term), on_demand, terms.interest))
+            if "assumed" in offers[-1].origin:
+                place = f"commitments.{term.replace('-', '_')}.discount"
+                assumed.append(Assumption(f"{term} of {name}: {offers[-1].origin}", place))
     if terms.owned is not None:
         watts = device.tdp_w if terms.owned.power is None else terms.owned.power
         if watts is None:
@@ -215,25 +175,27 @@ def offers_for(
         else:
             offers.append(owned_offer(terms.owned, watts))
     if terms.spot is not None:
-        spot = _price(records, device, replace(without, commitment="spot"))
+        spot = listed("spot")
         if spot is None:
-            warnings.append(f"no spot price of {sold_name} is known, so spot is left out")
+            warnings.append(f"no spot price of {name} is known, so spot is left out")
         else:
-            offer = _of_listed("spot", spot, fixed=False)
-            ratio = 1.0 + terms.spot.headroom
-            rented = offer.used_usd_per_hour * ratio
-            offers.append(
-                replace(offer, used_usd_per_hour=rented, most_fraction=terms.spot.most, rented_ratio=ratio)
-            )
+            offers.append(_spot_offer(terms.spot, spot))
             what = (
                 f"spot replicas are rented {terms.spot.headroom:.0%} over need for interruptions, and are at most "
                 f"{terms.spot.most:.0%} of the peak"
             )
             assumed.append(Assumption(what, "commitments.spot"))
-    contracted = float(offers[0].usd_per_hour(1.0))
+    contracted = offers[0].used_usd_per_hour
     ratio = on_demand.records[0].discounted_ratio if on_demand.records else 1.0
     priced = [replace(each, list_usd_per_hour=contracted / ratio, discounted_ratio=ratio) for each in offers]
     return priced, assumed, warnings
+
+
+def _spot_offer(terms: Spot, price: ChosenPrice) -> Offer:
+    """Return machines that the provider may take back: more are rented than are needed, for a part of the peak at most."""
+    offer, ratio = _of_listed("spot", price, fixed=False), 1.0 + terms.headroom
+    used = offer.used_usd_per_hour * ratio
+    return replace(offer, used_usd_per_hour=used, most_fraction=terms.most, rented_ratio=ratio)
 
 
 def running_counts(group: Group, over_time: OverTime | None, terms: Commitments) -> Counts:

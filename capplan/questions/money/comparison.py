@@ -1,8 +1,9 @@
 """A scenario, its plan and the names of hosted APIs -> the comparison of both."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
+from typing import TypeAlias
 
 import numpy as np
 
@@ -11,7 +12,6 @@ from capplan.errors import InputError, unknown
 from capplan.fleet.growth import Growth
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.keys import first_day
-from capplan.money.cash import CostLine
 from capplan.money.commitments import falling_ratios
 from capplan.money.comparison import (
     ComparedMonth,
@@ -31,10 +31,9 @@ from capplan.money.hosted import (
     sold_price,
     too_long_fraction,
 )
-from capplan.money.price import Prices
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.energy import asked_energy, asked_growth, growth_assumptions
-from capplan.questions.money.who_pays import PaidPlan, own_assumptions, paid_plan, traffic_of
+from capplan.questions.money.ledger import PaidPlan, own_assumptions, paid_plan, traffic_of
 from capplan.questions.plans.plan_check import age_warnings, change_warnings, life_warnings
 from capplan.readers.catalogue.token_prices import (
     HINT,
@@ -48,9 +47,8 @@ from capplan.readers.catalogue.token_prices import (
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.command_flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
-from capplan.scenario.traffic import rate_line
 from capplan.scenario.workload_file import is_workload
-from capplan.workload.request_class import ResponseTimes, responses_of_classes
+from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
 from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
@@ -153,7 +151,7 @@ def refuse_unknown_storage(price: TokenPrice) -> None:
         )
 
 
-def own_fleet(paid: PaidPlan, terms: Prices, other: tuple[CostLine, ...] = ()) -> OwnFleet:
+def own_fleet(paid: PaidPlan, *, machines_only: bool = False) -> OwnFleet:
     """Return what a plan costs at any traffic, by the rule that sized it; pools grow alike, beyond what they carry together.
 
         u(n) = u(b) h(n) / h(b)
@@ -161,8 +159,7 @@ def own_fleet(paid: PaidPlan, terms: Prices, other: tuple[CostLine, ...] = ()) -
     Parameters
     ----------
     paid : today's plan, and for each group of its replicas what its machines cost: u(b) of b replicas; h of one hour where they cost nothing
-    terms : people and overhead
-    other : what its service takes in addition to GPUs and people
+    machines_only : whether the rest of the ledger is left out
 
     Returns
     -------
@@ -178,7 +175,8 @@ def own_fleet(paid: PaidPlan, terms: Prices, other: tuple[CostLine, ...] = ()) -
         )
 
     groups = tuple(replicas(*pair) for pair in zip(paid.plan.groups, paid.group_fractions, strict=True))
-    return OwnFleet(paid.plan.peak_requests_per_s, groups, terms, paid.machines_usd, other=other)
+    entries = tuple(entry for entry in paid.entries if entry.kind == "machines" or not machines_only)
+    return OwnFleet(paid.plan.peak_requests_per_s, groups, entries)
 
 
 def asked_comparison(
@@ -195,7 +193,7 @@ def asked_comparison(
     """
     scenario = asked.scenario
     paid = paid_plan(asked, answer, "there is no fleet to compare with", today)
-    own = own_fleet(paid, scenario.file.prices, paid.other)
+    own = own_fleet(paid)
     prices = tuple(sold_price(price_on(price, today.isoformat()), scenario.hosted) for price in prices)
     repeated = _repeated(scenario, paid.plan.responses_s, asked.question.max_model_len)
     comparison = compare(own, traffic_of(asked, paid.plan), prices, scenario.hosted, repeated)
@@ -206,12 +204,12 @@ def asked_comparison(
         if share > 0.0
     ]
     warnings += change_warnings(prices)
-    energy, *_ = asked_energy(asked, paid.plan) or (None,)
-    growth = asked_growth(asked, paid.plan, rate_line(scenario, paid.plan.responses_s))
+    energy, *_ = asked_energy(asked, paid.plan)
+    growth = asked_growth(asked, paid.plan)
     return AskedComparison(
         paid.plan,
         comparison,
-        paid.by_mix,
+        paid.mix is not None,
         (
             *_assumptions(scenario, prices, comparison),
             *(() if growth is None else (*growth_assumptions(scenario, growth), _token_prices(scenario))),
@@ -273,144 +271,113 @@ def _repeated(scenario: Scenario, response_s: ResponseTimes, longest: int) -> di
     return found
 
 
+Row: TypeAlias = tuple[object, str, str]
+"""Whether something is assumed, what, and the key of the scenario that decides it."""
+
+
 def _assumptions(
     scenario: Scenario, prices: Sequence[TokenPrice], comparison: Comparison
 ) -> list[Assumption]:
     """Return what the comparison rests on in addition to the plan."""
-    paid = (
-        "paid for by the cheapest mix of commitments"
-        if scenario.file.commitments
-        else "rented for its peak at all hours"
+    rows = (
+        *_use_rows(scenario, prices, comparison),
+        *_token_rows(prices),
+        *_reuse_rows(comparison),
+        *_price_rows(prices, comparison),
     )
-    stated = [
-        Assumption(
-            f"the self-hosted fleet is {paid}; at another rate it has the same layout and as many replicas as the rule of the plan "
-            "asks for, in the cheapest machines that hold them",
-            "traffic[0].request_rate",
-        )
-    ]
-    cached = [p for p in prices if p.rates.cache_read is not None]
-    shared = [item for item in comparison.traffic if item.request_class.shared_prefix_tokens]
-    if cached and shared:
-        stated.append(
-            Assumption(
-                "of the requests, shared_prefix.hit_fraction have the prefix; at the API they find it if the last one came "
-                "within the time to live, else they write it; the others are plain input",
-                "traffic[0].shared_prefix.hit_fraction",
-            )
-        )
-        if scenario.hosted.prefixes == 1.0:
-            stated.append(Assumption("all of them share one prefix", "hosted.prefixes"))
-        unstated = [p.name for p in cached if p.time_to_live_s is None]
-        if unstated and scenario.hosted.time_to_live is None:
-            what = f"{', '.join(unstated)} keep a prefix for {UNSTATED_TIME_TO_LIVE_S:g} s after its last use"
-            stated.append(Assumption(what, "hosted.time_to_live"))
+    return [Assumption(what, key) for holds, what, key in rows if holds]
+
+
+def _names(prices: Iterable[TokenPrice]) -> str:
+    return ", ".join(price.name for price in prices)
+
+
+def _cached(prices: Iterable[TokenPrice]) -> list[TokenPrice]:
+    """Return the prices of APIs that sell cached input."""
+    return [price for price in prices if price.rates.cache_read is not None]
+
+
+def _sharing(comparison: Comparison) -> list[RequestClass]:
+    """Return the classes whose requests have a prefix in common."""
+    classes = (item.request_class for item in comparison.traffic)
+    return [item for item in classes if item.shared_prefix_tokens]
+
+
+def _use_rows(scenario: Scenario, prices: Sequence[TokenPrice], comparison: Comparison) -> Iterator[Row]:
+    """Yield how the fleet is paid for, and how the APIs find prefixes."""
+    mixed = scenario.file.commitments is not None
+    paid = "paid for by the cheapest mix of commitments" if mixed else "rented for its peak at all hours"
+    same = f"the self-hosted fleet is {paid}; at another rate it has the same layout and as many replicas as the rule of the plan asks for, in the cheapest machines that hold them"
+    yield True, same, "traffic[0].request_rate"
+    cached, shared, terms = _cached(prices), _sharing(comparison), scenario.hosted
+    both, unstated = cached and shared, [price for price in cached if price.time_to_live_s is None]
+    found = "of the requests, shared_prefix.hit_fraction have the prefix; at the API they find it if the last one came within the time to live, else they write it; the others are plain input"
+    yield both, found, "traffic[0].shared_prefix.hit_fraction"
+    yield both and terms.prefixes == 1.0, "all of them share one prefix", "hosted.prefixes"
+    kept = f"{_names(unstated)} keep a prefix for {UNSTATED_TIME_TO_LIVE_S:g} s after its last use"
+    yield both and unstated and terms.time_to_live is None, kept, "hosted.time_to_live"
     for price in cached:
-        short = [
-            t.request_class.name
-            for t in shared
-            if t.request_class.shared_prefix_tokens < price.minimum_prefix_tokens
-        ]
-        if short:
-            what = f"{price.name} caches prefixes from {price.minimum_prefix_tokens * price.token_ratio:,.0f} tokens on, so not that of {', '.join(short)}"
-            stated.append(Assumption(what, "traffic[0].shared_prefix.tokens"))
-    return [
-        *stated,
-        *_token_assumptions(prices),
-        *_reuse_assumptions(comparison),
-        *_price_assumptions(prices, comparison, shared=bool(shared)),
-    ]
+        least = price.minimum_prefix_tokens
+        short = ", ".join(item.name for item in shared if item.shared_prefix_tokens < least)
+        what = f"{price.name} caches prefixes from {least * price.token_ratio:,.0f} tokens on, so not that of {short}"
+        yield short, what, "traffic[0].shared_prefix.tokens"
 
 
-def _token_assumptions(prices: Sequence[TokenPrice]) -> list[Assumption]:
-    """Return how many tokens the APIs are taken to count for the text of one token of the scenario's model."""
+def _token_rows(prices: Sequence[TokenPrice]) -> Iterator[Row]:
+    """Yield how many tokens the APIs are taken to count for the text of one token of the scenario's model."""
     ratios = sorted({price.token_ratio for price in prices} - {1.0})
-    if not ratios:
-        return [Assumption("APIs count as many tokens as the scenario's model does", "hosted.token_ratios")]
-    others = "; the others as many" if any(price.token_ratio == 1.0 for price in prices) else ""
-    each = (
-        f"{', '.join(price.name for price in prices if price.token_ratio == ratio)} count {ratio:g} tokens for one of the scenario's model"
+    each = "; ".join(
+        f"{_names(p for p in prices if p.token_ratio == ratio)} count {ratio:g} tokens for one of the scenario's model"
         for ratio in ratios
     )
-    return [Assumption(f"{'; '.join(each)}{others}", "hosted.token_ratios")]
+    others = "; the others as many" if any(price.token_ratio == 1.0 for price in prices) else ""
+    alike = "APIs count as many tokens as the scenario's model does"
+    yield True, f"{each}{others}" if ratios else alike, "hosted.token_ratios"
 
 
-def _price_assumptions(
-    prices: Sequence[TokenPrice], comparison: Comparison, *, shared: bool
-) -> list[Assumption]:
-    """Return what the rules of caches and prices rest on."""
-    cached, stated = [p for p in prices if p.rates.cache_read is not None], []
-    marked = [p.name for p in cached if p.marked and comparison.terms.caching != "default"]
-    if marked and shared:
-        what = (
-            f"at {', '.join(marked)} a breakpoint is set at the end of the shared prefix; without it, none is found and every "
-            "prompt is written"
-        )
-        stated.append(Assumption(what, "hosted.caching"))
-    alone = [api.price.name for api in comparison.apis if BY_ITSELF in api.ways]
-    if alone:
-        what = (
-            f"{', '.join(alone)} keep prompts by themselves, for {UNSTATED_TIME_TO_LIVE_S:g} s after the last use, which they do "
-            "not promise"
-        )
-        stated.append(Assumption(what, "hosted.time_to_live"))
-    several = [item.request_class.name for item in comparison.traffic if item.request_class.samples > 1.0]
-    if several:
-        once = [p.name for p in prices if p.several_answers]
-        each = [p.name for p in prices if not p.several_answers]
-        said = [
-            *([f"{', '.join(once)} bill a prompt once for all its samples (n)"] if once else []),
-            *([f"{', '.join(each)} bill it for each sample"] if each else []),
-        ]
-        stated.append(Assumption(f"{', '.join(several)}: {'; '.join(said)}", "traffic[0].samples"))
-    if any(p.peak for p in prices):
-        stated.append(
-            Assumption(
-                "hours of the traffic are those of UTC, against the peak hours of prices", "hosted.file"
-            )
-        )
-    if comparison.terms.provisioned is not None:
-        what = "provisioned throughput is rented for the busiest hour at all hours, and what the cache has takes none of it"
-        stated.append(Assumption(what, "hosted.provisioned"))
-    if any(p.tiers for p in prices):
-        stated.append(
-            Assumption(
-                "above the start of a long-context tier, its prices hold for all tokens of the request",
-                "hosted.file",
-            )
-        )
-    return stated
+def _price_rows(prices: Sequence[TokenPrice], comparison: Comparison) -> Iterator[Row]:
+    """Yield what the rules of caches and prices rest on."""
+    marked = _names(price for price in _cached(prices) if price.marked)
+    ends = f"at {marked} a breakpoint is set at the end of the shared prefix; without it, none is found and every prompt is written"
+    cheapest = comparison.terms.caching != "default"
+    yield marked and cheapest and _sharing(comparison), ends, "hosted.caching"
+    alone = _names(api.price for api in comparison.apis if BY_ITSELF in api.ways)
+    kept = f"{alone} keep prompts by themselves, for {UNSTATED_TIME_TO_LIVE_S:g} s after the last use, which they do not promise"
+    yield alone, kept, "hosted.time_to_live"
+    classes = (item.request_class for item in comparison.traffic)
+    several = ", ".join(item.name for item in classes if item.samples > 1.0)
+    once = _names(price for price in prices if price.several_answers)
+    each = _names(price for price in prices if not price.several_answers)
+    said = [f"{once} bill a prompt once for all its samples (n)"] if once else []
+    said += [f"{each} bill it for each sample"] if each else []
+    yield several, f"{several}: {'; '.join(said)}", "traffic[0].samples"
+    hours = "hours of the traffic are those of UTC, against the peak hours of prices"
+    yield any(price.peak for price in prices), hours, "hosted.file"
+    rented = "provisioned throughput is rented for the busiest hour at all hours, and what the cache has takes none of it"
+    yield comparison.terms.provisioned, rented, "hosted.provisioned"
+    tiers = "above the start of a long-context tier, its prices hold for all tokens of the request"
+    yield any(price.tiers for price in prices), tiers, "hosted.file"
 
 
-def _reuse_assumptions(comparison: Comparison) -> list[Assumption]:
-    """Return what the hits of prompts rest on that a trace names or sessions send again."""
-    stated = []
-    prices = [api.price for api in comparison.apis if api.price.rates.cache_read is not None]
-    traffic = comparison.apis[0].traffic
-    for sessions, sent in (
-        (False, "the trace sent"),
-        (True, "their own session, and all sessions in common, sent"),
+def _reuse_rows(comparison: Comparison) -> Iterator[Row]:
+    """Yield what the hits of prompts rest on that a trace names or sessions send again."""
+    prices, traffic = _cached(api.price for api in comparison.apis), comparison.apis[0].traffic
+    stored = any(price.storage_usd_per_million_tokens_hour != 0.0 for price in prices)
+    rest = "; none of it is kept at a price by the hour" if stored else ""
+    if any(price.whole_units for price in prices):
+        rest += "; what several requests have in common is found from the second of them on"
+    marked = "; the ends of what prompts repeat are marked" if any(p.marked for p in prices) else ""
+    for sessions, sent, key, more in (
+        (False, "the trace sent", "traffic[0].shared_prefix", marked),
+        (True, "their own session, and all sessions in common, sent", "hosted.time_to_live", ""),
     ):
         mine = [
             item for item in traffic if item.reuse and (item.request_class.sessions is not None) == sessions
         ]
-        if mine:
-            rules = [
-                f"prompts find at the API what {sent} within the time to live, if it is as long as the shortest prefix that is kept, and write the rest"
-            ]
-            if any(price.storage_usd_per_million_tokens_hour != 0.0 for price in prices):
-                rules.append("none of it is kept at a price by the hour")
-            if any(price.whole_units for price in prices):
-                rules.append("what several requests have in common is found from the second of them on")
-            if not sessions and any(price.marked for price in prices):
-                rules.append("the ends of what prompts repeat are marked")
-            key = "hosted.time_to_live" if sessions else "traffic[0].shared_prefix"
-            stated.append(Assumption("; ".join(rules), key))
-    if any(item.request_class.reuse and not item.reuse for item in traffic):
-        stated.append(
-            Assumption("prefix hits of a trace are not counted at the API", "traffic[0].shared_prefix")
-        )
-    return stated
+        found = f"prompts find at the API what {sent} within the time to live, if it is as long as the shortest prefix that is kept, and write the rest"
+        yield mine, f"{found}{rest}{more}", key
+    unread = any(item.request_class.reuse and not item.reuse for item in traffic)
+    yield unread, "prefix hits of a trace are not counted at the API", "traffic[0].shared_prefix"
 
 
 STATED = "as stated"

@@ -1,12 +1,12 @@
 """What follows from a plan: its energy under its load, replicas over time, its mix of commitments, and the fleets of the months to come."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from itertools import pairwise
 from math import ceil
-from typing import TYPE_CHECKING
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,8 +15,7 @@ from capplan.fleet.growth import Growth, growth_of
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
-from capplan.money.cash import Cash, CostLine, cash_of
-from capplan.money.commitments import Mix, falling_ratios
+from capplan.money.commitments import Mix
 from capplan.money.energy import (
     DECODE_FRACTION,
     HOST_FRACTION,
@@ -32,6 +31,7 @@ from capplan.money.energy import (
     together,
 )
 from capplan.money.hosted import hosted_traffic
+from capplan.money.ledger import Cash, Entry, cash_of
 from capplan.money.price import Prices
 from capplan.numbers import Array
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
@@ -39,27 +39,25 @@ from capplan.questions.money.commitments import (
     AskedMix,
     asked_mix,
     group_over_time,
-    paid_terms,
     rent_warnings,
 )
-from capplan.questions.money.who_pays import PlanUse, class_use, plan_use, total_cost
+from capplan.questions.money.ledger import TermPrice, ledger_of, term_prices
+from capplan.questions.money.who_pays import PlanUse, class_use, plan_use
 from capplan.readers.catalogue.hardware import sku_of
 from capplan.scenario.scenario_file import Power, Scenario
 from capplan.scenario.traffic import rate_line
 from capplan.workload.daily_curve import HOURS
 
-if TYPE_CHECKING:
-    from capplan.questions.narrower import NarrowerWeights
+AskedEnergy: TypeAlias = tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]]
+"""The energy of a plan, assumptions and warnings."""
 
 
-def asked_energy(
-    asked: AskedFleet, plan: Plan
-) -> tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]] | None:
-    """Return the energy of a plan, assumptions and warnings; None where the scenario does not ask for it, no energy where the power of a device is not known."""
+def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy:
+    """Return the energy of a plan; none where the scenario does not ask for it, or the power of a device is not known."""
     scenario, question = asked.scenario, asked.question
     power = scenario.file.energy
     if power is None:
-        return None
+        return None, (), ()
     if plan.is_mix:
         return _energy_of_mix([asked_energy(*part) for part in parts_of(asked, plan)], plan.group_names)
     unknown = [group.layout.device.name for group in plan.groups if group.layout.device.tdp_w is None]
@@ -89,18 +87,13 @@ def asked_energy(
     )
 
 
-def _energy_of_mix(
-    parts: Sequence[tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]] | None],
-    names: Sequence[str],
-) -> tuple[Energy | None, tuple[Assumption, ...], tuple[str, ...]]:
+def _energy_of_mix(parts: Sequence[AskedEnergy], names: Sequence[str]) -> AskedEnergy:
     """Return the energy of all groups of a mix; none if that of one group is not known."""
-    found = [part for part in parts if part is not None]
-    energies = [energy for energy, _, _ in found if energy is not None]
-    known = len(energies) == len(parts)
+    energies = [energy for energy, *_ in parts if energy is not None]
     return (
-        together(energies, names) if known else None,
-        tuple(dict.fromkeys(item for _, assumptions, _ in found for item in assumptions)),
-        tuple(dict.fromkeys(text for _, _, warnings in found for text in warnings)),
+        together(energies, names) if len(energies) == len(parts) else None,
+        tuple(dict.fromkeys(item for _, assumptions, _ in parts for item in assumptions)),
+        tuple(dict.fromkeys(text for *_, warnings in parts for text in warnings)),
     )
 
 
@@ -216,22 +209,14 @@ def _shares(use: PlanUse, groups: Sequence[Group]) -> list[tuple[Array, Array]]:
     return [(prefill, np.minimum(prefill, 1.0)), (np.zeros(HOURS), decoding)]
 
 
-def asked_growth(asked: AskedFleet, plan: Plan, line: RateLine | None) -> Growth | None:
+def asked_growth(asked: AskedFleet, plan: Plan) -> Growth | None:
     """Return the fleets of the months to come; None where the scenario states no growth."""
     scenario = asked.scenario
     if not scenario.growth:
         return None
-    replicas_at = replicas_by_group(asked, plan)
+    replicas_at, line = replicas_by_group(asked, plan), rate_line(scenario, plan.responses_s)
     mix = partial(_mix_of_month, scenario, line, replicas_at)
-    growth = growth_of(plan, np.array(scenario.growth), mix, replicas_at)
-    decline = price_decline(scenario)
-    if not decline:
-        return growth
-    terms = scenario.file.commitments
-    cash = cash_of(growth.mixes, paid_terms(terms, growth.mixes), decline).months if terms else ()
-    return growth.at_prices(
-        falling_ratios(decline, len(growth.months)).tolist(), [row.cost_usd for row in cash]
-    )
+    return growth_of(plan, np.array(scenario.growth), mix, replicas_at, price_decline(scenario))
 
 
 def price_decline(scenario: Scenario) -> float:
@@ -274,8 +259,8 @@ def growth_assumptions(scenario: Scenario, growth: Growth) -> tuple[Assumption, 
 class Outlook:
     """What follows from the plans of a fleet."""
 
-    over_time: OverTime | None = None
-    """Load of the recommended plan over the day, where the load has a curve and all replicas are alike."""
+    over_time: Mapping[str, OverTime] = field(default_factory=dict)
+    """Load of each group of the recommended plan over the day, where the load has a curve; without a name where all replicas are alike."""
     mixes: tuple[AskedMix, ...] = ()
     """Mix of the recommended plan first, then of the others; empty where the scenario names no commitments."""
     energy: Energy | None = None
@@ -287,13 +272,11 @@ class Outlook:
     warnings: tuple[str, ...] = ()
     cash: Cash | None = None
     """What the recommended plan pays in which month, where the scenario names commitments."""
-    total: tuple[CostLine, ...] = ()
-    """Every line of what the recommended plan costs; empty without a price."""
-    pools_over_time: tuple[OverTime, ...] = ()
-    """Load of each group over the day, where the load has a curve and the recommended plan has several groups."""
-    group_names: tuple[str, ...] = ()
-    """Names of these groups."""
-    narrower: "NarrowerWeights | None" = None
+    total: tuple[Entry, ...] = ()
+    """The ledger of the recommended plan; empty without a price."""
+    terms: tuple[TermPrice, ...] = ()
+    """Public prices of its GPUs by term."""
+    narrower: Plan | None = None
     """The recommended plan with narrower weights, if it costs less so."""
 
 
@@ -305,16 +288,16 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
     from capplan.questions.narrower import narrower_weights
 
     line = rate_line(scenario, chosen.responses_s)
-    growth = asked_growth(asked, chosen, line)
-    energy, assumed, warned = asked_energy(asked, chosen) or (None, (), ())
+    growth = asked_growth(asked, chosen)
+    energy, assumed, warned = asked_energy(asked, chosen)
     plans = (chosen, *(plan for plan in answer.plans if plan != chosen))
     mixed = (asked_mix(scenario, plan, line, replicas_by_group(asked, plan)) for plan in plans)
     mixes = tuple(mix for mix in mixed if mix is not None)
     needs = zip(chosen.groups, replicas_by_group(asked, chosen), strict=True)
     by_group = [group_over_time(scenario, group, line, replicas_at) for group, replicas_at in needs]
-    over_time = tuple(item for item in by_group if item is not None)
+    names = chosen.group_names if len(by_group) > 1 else ("",)
     return Outlook(
-        over_time[0] if len(over_time) == 1 else None,
+        {name: item for name, item in zip(names, by_group, strict=True) if item is not None},
         mixes,
         energy,
         growth,
@@ -333,9 +316,8 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
             )
         ),
         cash=asked_cash(scenario, mixes[0].mix, growth) if mixes else None,
-        total=total_cost(asked, chosen, mixes[0].mix if mixes else None),
-        pools_over_time=over_time if len(over_time) > 1 else (),
-        group_names=chosen.group_names,
+        total=ledger_of(asked, chosen, mixes[0].mix if mixes else None),
+        terms=term_prices(scenario, chosen),
         narrower=narrower_weights(asked, chosen),
     )
 
@@ -346,7 +328,6 @@ CASH_MONTHS = 12
 
 def asked_cash(scenario: Scenario, mix: Mix, growth: Growth | None) -> Cash | None:
     """Return what is paid in which month: by the mixes of a growth, else by today's for a year; None if every month pays alike."""
-    assert scenario.file.commitments is not None
     mixes = growth.mixes if growth is not None else (mix,) * CASH_MONTHS
-    terms = paid_terms(scenario.file.commitments, mixes)
-    return cash_of(mixes, terms, price_decline(scenario)) if terms else None
+    has_terms = any(part.offer.term for each in mixes for part in each.parts)
+    return cash_of(mixes, price_decline(scenario)) if has_terms else None

@@ -10,7 +10,7 @@ from typing import Any
 
 from capplan.errors import InputError
 from capplan.money.hosted import TokenPrice
-from capplan.questions.money.who_pays import paid_plan
+from capplan.questions.money.ledger import paid_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.offer_terms import PROJECT_FOLDER, known_machines, machines_in, user_folder
 from capplan.readers.catalogue.price_exports import ListedOffer, offers_in
@@ -140,53 +140,32 @@ def _changed_apis(prices: Sequence[TokenPrice]) -> list[dict[str, Any]]:
 
 def _machine_file(path: Path, provider: str, offers: Sequence[ListedOffer]) -> str:
     """Return the file of a provider in the layer: what it has so far, with these offers in the place of those that they replace."""
-    kept = machines_in(path) if path.exists() else []
-    rows: dict[str, dict[str, Any]] = {}
+    machines: dict[str, dict[str, Any]] = {}
     pages: dict[str, str] = {}
-    for item in kept:
+
+    def put(sku: str, device: str, gpus: int, key: tuple[str | None, str], *terms: Any) -> None:
+        machine = machines.setdefault(sku, {"sku": sku, "device": device, "gpus": gpus, "offers": {}})
+        (region, commitment), (usd, listed, day, source) = key, terms
+        price = {"price": f"{usd:.12g} $/h"} | ({"list_price": f"{listed:.12g} $/h"} if listed else {})
+        row = {"region": region, "commitment": commitment, **price, "date": day, "source": source}
+        machine["offers"][key] = row
+
+    for item in machines_in(path) if path.exists() else ():
         record = item.record
-        rows[item.name] = {"sku": item.name, "device": record.device, "gpus": record.gpus, "offers": {}}
         for old in record.offers:
             pages[old.source] = item.sources[old.source]
-            rows[item.name]["offers"][old.region, old.commitment] = (
-                old.price,
-                old.list_price,
-                old.date,
-                old.source,
-            )
+            key = (old.region, old.commitment)
+            put(item.name, record.device, record.gpus, key, old.price, old.list_price, old.date, old.source)
     for offer in offers:
-        row = rows.setdefault(
-            offer.sku, {"sku": offer.sku, "device": offer.device, "gpus": offer.gpus, "offers": {}}
-        )
         source = _word(f"own {offer.date}")
         pages[source] = f"your own list of {offer.date}"
-        row["offers"][offer.region, offer.commitment] = (
-            offer.usd_per_hour,
-            offer.list_usd_per_hour,
-            offer.date,
-            source,
-        )
-    machines = [
-        row
-        | {
-            "offers": [
-                {
-                    "region": region,
-                    "commitment": commitment,
-                    "price": f"{usd:.12g} $/h",
-                    **({} if listed is None else {"list_price": f"{listed:.12g} $/h"}),
-                    "date": day,
-                    "source": source,
-                }
-                for (region, commitment), (usd, listed, day, source) in row["offers"].items()
-            ]
-        }
-        for row in rows.values()
-    ]
-    used = {offer["source"] for row in machines for offer in row["offers"]}
+        key = (offer.region, offer.commitment)
+        terms = (offer.usd_per_hour, offer.list_usd_per_hour, offer.date, source)
+        put(offer.sku, offer.device, offer.gpus, key, *terms)
+    rows = [machine | {"offers": list(machine["offers"].values())} for machine in machines.values()]
+    used = {offer["source"] for row in rows for offer in row["offers"]}
     sources = {key: {"title": text, "url": text} for key, text in pages.items() if key in used}
-    values = {"provider": provider, "sources": sources, "machines": machines}
-    return f"{schema_line('machines')}\n{yaml_text(values)}"
+    return f"{schema_line('machines')}\n{yaml_text({'provider': provider, 'sources': sources, 'machines': rows})}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,12 @@ from datetime import date
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.plan import FleetAnswer
-from capplan.money.cash import CommitmentRates, commitment_rates, machine_charge, total_usd
 from capplan.money.commitments import GroupUse, Mix, mix_of, pooled_use
+from capplan.money.ledger import CommitmentRates, commitment_rates, committed_entry
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
-from capplan.questions.fleet import AskedFleet, replicas_by_group
-from capplan.questions.money.commitments import asked_mix, paid_terms
-from capplan.questions.money.who_pays import AskedBill, asked_bill, asked_other_lines
-from capplan.scenario.traffic import rate_line
+from capplan.questions.fleet import AskedFleet
+from capplan.questions.money.who_pays import AskedBill, asked_bill
+from capplan.scenario.scenario_file import Commitments
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +22,8 @@ class Service:
     name: str
     bill: AskedBill
     """What the service would cost with a mix of its own."""
-    machines_usd: float
-    """Its part of the shared machines, by what its own would cost, with its host memory [$/month]."""
     usd: float
-    """Cost of a month with that part."""
+    """Cost of a month with its part of the shared machines, by what its own would cost, and its host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,32 +79,11 @@ def asked_portfolio(
     InputError
         the commitments are not the same, or one of them is a batch job
     """
-    first = asked[0][0].scenario
-    terms = first.file.commitments
-    for each, _ in asked:
-        named = each.scenario.file.commitments
-        if named is None or named != terms:
-            why = "names no commitments" if named is None else f"has other commitments than {first.name}"
-            raise InputError(
-                f"{each.scenario.path}: {why}, so there is nothing to share\n  give all of them the same section, e.g. commitments: {{reserved_1y: {{}}}}"
-            )
-    assert terms is not None
+    terms = _shared_terms(asked)
     bills = [asked_bill(each, answer, today) for each, answer in asked]
-    pooled: dict[object, list[GroupUse]] = {}
-    for (each, _), bill in zip(asked, bills, strict=True):
-        plan = bill.plan
-        line = rate_line(each.scenario, plan.responses_s)
-        mixed = asked_mix(each.scenario, plan, line, replicas_by_group(each, plan))
-        for use in mixed.uses if mixed else ():
-            device = plan.groups[use.group].layout.device.name
-            pooled.setdefault((device, use.machine, *use.offers), []).append(use)
-    people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
-    mix = mix_of([pooled_use(uses) for uses in pooled.values()], people)
-    paid_as = paid_terms(terms, (mix,))
-    charges = [
-        machine_charge(part, paid_as.get(part.offer), HOURS_PER_MONTH, begins=False) for part in mix.parts
-    ]
-    mixes = [float(usd_per_month(bill.mix.usd_per_hour)) if bill.mix else 0.0 for bill in bills]
+    mix = _pooled_mix(bills, terms)
+    shared = [committed_entry(part, HOURS_PER_MONTH, begins=False) for part in mix.parts]
+    mixes = [float(usd_per_month(bill.mix.mix.usd_per_hour)) if bill.mix else 0.0 for bill in bills]
     separate = sum(mixes)
     ratio = (
         float(usd_per_month(mix.usd_per_hour)) / separate if separate else 1.0
@@ -122,18 +98,44 @@ def asked_portfolio(
     return Portfolio(
         services,
         mix,
-        commitment_rates([charge for bill in bills for charge in bill.charges]),
-        commitment_rates(charges),
+        commitment_rates([entry for bill in bills for entry in bill.entries]),
+        commitment_rates(shared),
         budget_usd,
         tuple(dict.fromkeys((stated, *(one for bill in bills for one in bill.assumptions)))),
         tuple(dict.fromkeys(one for bill in bills for one in bill.warnings)),
     )
 
 
+def _shared_terms(asked: Sequence[tuple[AskedFleet, FleetAnswer]]) -> Commitments:
+    """Return the commitments that all scenarios name; an error if they are not the same."""
+    first = asked[0][0].scenario
+    for each, _ in asked:
+        named = each.scenario.file.commitments
+        if named is None or named != first.file.commitments:
+            why = "names no commitments" if named is None else f"has other commitments than {first.name}"
+            raise InputError(
+                f"{each.scenario.path}: {why}, so there is nothing to share\n  give all of them the same section, e.g. commitments: {{reserved_1y: {{}}}}"
+            )
+    assert first.file.commitments is not None
+    return first.file.commitments
+
+
+def _pooled_mix(bills: Sequence[AskedBill], terms: Commitments) -> Mix:
+    """Return the cheapest mix for all machines of several services, those of one kind together."""
+    pooled: dict[object, list[GroupUse]] = {}
+    for bill in bills:
+        for use in bill.mix.uses if bill.mix else ():
+            device = bill.plan.groups[use.group].layout.device.name
+            pooled.setdefault((device, use.machine, *use.offers), []).append(use)
+    people = terms.owned.people / float(usd_per_month(1.0)) if terms.owned else 0.0
+    return mix_of([pooled_use(uses) for uses in pooled.values()], people)
+
+
 def _service(asked: AskedFleet, bill: AskedBill, separate_usd: float, ratio: float) -> Service:
-    """Return a service with its part of the shared machines."""
+    """Return a service with its part of the shared machines; what grows with their price follows it."""
     machines = bill.machines_usd + (ratio - 1.0) * separate_usd
-    prices = asked.scenario.file.prices
-    others = total_usd(asked_other_lines(asked, bill.plan, machines, bill.hours))
-    outside = sum(share.use.outside_usd for share in bill.bill.shares)
-    return Service(asked.scenario.name, bill, machines, prices.usd(machines, others) + outside)
+    beside = (entry for entry in bill.entries if entry.kind != "machines")
+    others = sum(
+        machines * entry.usd_each if entry.grows_with == "machines" else entry.usd for entry in beside
+    )
+    return Service(asked.scenario.name, bill, machines + others)

@@ -1,276 +1,34 @@
-"""What a service costs in all, line by line, and what each class and tenant pays of it."""
+"""What each class and tenant pays of a plan."""
 
 import re
 from calendar import monthrange
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import date
-from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.errors import InputError, TargetError
+from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import FleetAnswer, Group, Plan
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.simulated_layout import demand_at_replica
-from capplan.keys import current_day, first_day
-from capplan.model.parameters import weight_bytes
-from capplan.money.cash import CostLine, MachineCharge, PaidTerm, machine_charge, other_lines, total_usd
-from capplan.money.commitments import Mix, MixedPart, Offer
-from capplan.money.hosted import HostedTraffic, hosted_traffic, outside_usd, tokens_of
-from capplan.money.order import OWN, OrderLine, owned_price_text
-from capplan.money.price import HOURS_PER_MONTH, ON_DEMAND, TERM_YEARS, usd_per_month
-from capplan.money.who_pays import (
-    ClassUse,
-    PaidPool,
-    WhoPays,
-    decode_s_per_request,
-    who_pays,
-    who_pays_for_groups,
-    who_pays_for_pools,
-)
-from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix, paid_terms, rent_warnings
-from capplan.readers.catalogue.prices import machine_records, records_of
+from capplan.keys import current_day
+from capplan.money.hosted import hosted_traffic
+from capplan.money.ledger import total_usd
+from capplan.money.price import HOURS_PER_MONTH
+from capplan.money.who_pays import ClassUse, PaidPool, WhoPays, decode_s_per_request, who_pays
+from capplan.questions.fleet import AskedFleet, parts_of
+from capplan.questions.money.ledger import PaidPlan, own_assumptions, paid_plan
 from capplan.replica.load import Load
 from capplan.replica.replica import Replica, replica_of
-from capplan.scenario.money_terms import memory_usd_per_month
-from capplan.scenario.scenario_file import Scenario
-from capplan.scenario.traffic import rate_line
 from capplan.workload.request_class import RequestClass
-
-
-def traffic_of(asked: AskedFleet, plan: Plan) -> tuple[HostedTraffic, ...]:
-    """Return the requests of each class, as often as users ask at the response times of a plan."""
-    demand = asked.question.demand
-    responses_s = demand.responses_s(plan.responses_s)
-    return tuple(map(hosted_traffic, demand.classes, responses_s))
-
-
-def asked_other_lines(
-    asked: AskedFleet, plan: Plan, machines_usd: float, hours: float
-) -> tuple[CostLine, ...]:
-    """Return what a plan takes in addition to GPUs and people, in the hours that it is paid for.
-
-    Parameters
-    ----------
-    asked : the scenario
-    plan : whose response times decide how often users ask
-    machines_usd : [$]
-        what its machines cost in that time
-    hours : [h]
-        of a month, or of a job
-    """
-    inputs, outputs = tokens_of(traffic_of(asked, plan), hours)
-    networks = {group.weight_dtype: asked.question.networks[group.weight_dtype] for group in plan.groups}
-    stored = sum(weight_bytes(network) for network in networks.values())
-    months = hours / HOURS_PER_MONTH
-    return other_lines(asked.scenario.file.prices.other, machines_usd, inputs, outputs, stored, months)
-
-
-def total_cost(
-    asked: AskedFleet, plan: Plan, mix: Mix | None, month_hours: float = HOURS_PER_MONTH
-) -> tuple[CostLine, ...]:
-    """Return every line of what a plan costs in a month, or until its job is done; empty without a price.
-
-    Parameters
-    ----------
-    asked : the scenario
-    plan : with a price
-    mix : commitments that pay for its machines; None: rented at one price
-    month_hours : [h]
-        of the month
-    """
-    own, job_hours = asked.scenario.file.prices, plan.money.job_hours if plan.money else None
-    hours = job_hours or month_hours
-    machines = _mix_lines(mix, hours) if mix is not None and job_hours is None else _order_lines(plan, hours)
-    if not machines:
-        return ()
-    memory = memory_usd_per_month(asked.scenario, plan)
-    months = hours / HOURS_PER_MONTH
-    machines += [
-        CostLine(
-            "host memory of offloaded caches", months, "months", memory, "scenario: prices.host_memory_per_gb"
-        )
-    ]
-    machines_usd = sum(line.usd for line in machines)
-    people = "assumed" if own.people_assumed else "scenario: prices.people"
-    lines = (
-        *machines,
-        CostLine("overhead", machines_usd, "$ of machines", own.overhead, "scenario: prices.overhead"),
-        CostLine("people", 1.0, "team", own.people_usd_per_month, people),
-        *asked_other_lines(asked, plan, machines_usd, hours),
-        CostLine("retrieval and tools", 1.0, "all requests", outside_usd(traffic_of(asked, plan)) * (1.0 if job_hours else months), "scenario: traffic, outside"),
-    )  # fmt: skip
-    return tuple(line for line in lines if line.usd or line.commitment == OWN)
-
-
-def _order_lines(plan: Plan, hours: float) -> list[CostLine]:
-    """Return the machines of the order, and the electricity that is paid in addition to them."""
-    order = plan.order
-    if order is None or plan.usd_per_hour is None:
-        return []
-    lines = [
-        CostLine(_machine_text(line), line.count * hours, "machine hours", line.machine.usd_per_hour, _machine_basis(line, powered=bool(plan.energy_usd_per_hour)), "machines", commitment=OWN if line.machine.is_owned else "",
-                 provider="" if line.machine.is_owned else line.machine.provider, sku=line.machine.sku, region=line.machine.region, gpus=line.count * line.machine.gpus)
-        for line in order.lines
-    ]  # fmt: skip
-    energy = plan.usd_per_hour - sum(line.usd for line in lines) / hours
-    return [*lines, CostLine("electricity at design power", hours, "hours", energy if energy > 1e-9 * plan.usd_per_hour else 0.0, "scenario: prices.electricity")]  # fmt: skip
-
-
-def _machine_text(line: OrderLine) -> str:
-    machine = line.machine
-    return f"{line.count} x {machine.name}{' of your own' if machine.is_owned else f', {machine.provider}'}"
-
-
-def _machine_basis(line: OrderLine, *, powered: bool) -> str:
-    machine = line.machine
-    if machine.is_owned:
-        return f"scenario: fleet.own, {owned_price_text(machine.usd_per_hour, powered=powered)}"
-    place = f"{machine.region}, " if machine.region else ""
-    return f"offer: {place}{machine.date or 'date unknown'}" if machine.source else "scenario"
-
-
-def _mix_lines(mix: Mix, hours: float) -> list[CostLine]:
-    """Return the parts of a mix, by the GPU hours that are paid for."""
-    lines = []
-    for part in mix.parts:
-        gpus, offer, paid = part.gpus, part.offer, part.paid_gpus
-        each = part.usd_per_hour / paid if paid else 0.0
-        machines = f" in {part.units} x {part.sku}" if part.sku else ""
-        lines.append(
-            CostLine(
-                f"{gpus} GPUs{machines}, {offer.name}", paid * hours, "GPU hours", each, offer.origin, "machines",
-                commitment=offer.name, sku=part.sku or "", gpus=gpus,
-            )
-        )  # fmt: skip
-    people = CostLine(
-        "people for owned machines", hours / HOURS_PER_MONTH, "months", mix.people_usd_per_hour * HOURS_PER_MONTH, "scenario: commitments.owned.people",
-    )  # fmt: skip
-    return [*lines, people]
-
-
-@dataclass(frozen=True, slots=True)
-class PaidPlan:
-    """A plan with what its machines cost, and what that rests on."""
-
-    plan: Plan
-    machines_usd: float
-    """Cost of a month, or of one job, with the host memory of offload tiers; without people and overhead."""
-    group_fractions: tuple[float, ...]
-    """Fraction of that cost for each group of replicas: all of them, or prefill and decode."""
-    group_gpus: tuple[float, ...]
-    """GPUs of each group that are paid for, mean over the hours: those of the order, or of the parts of the mix while they are paid."""
-    hours: float
-    """Hours that the plan is paid for: a month, or until the job is done."""
-    of_job: bool
-    """Whether the cost is of one batch job instead of a month."""
-    mix: Mix | None
-    """Commitments that pay for the machines; None: rented at one price."""
-    other: tuple[CostLine, ...]
-    """What the service takes in addition to GPUs and people, in the same time."""
-    assumptions: tuple[Assumption, ...]
-    warnings: tuple[str, ...]
-
-    @property
-    def other_usd(self) -> float:
-        """What all of that costs [$]."""
-        return total_usd(self.other)
-
-    @property
-    def by_mix(self) -> bool:
-        """Whether a mix of commitments pays for the machines."""
-        return self.mix is not None
-
-
-def paid_plan(
-    asked: AskedFleet, answer: FleetAnswer, otherwise: str, today: date, hours: float = HOURS_PER_MONTH
-) -> PaidPlan:
-    """Return the recommended plan and what its machines cost.
-
-    Parameters
-    ----------
-    asked : the scenario
-    answer : with a plan
-    otherwise : what cannot be said where there is none, for people
-    today : that prices are judged old by
-    hours : [h]
-        of the month, the mean one or a stated one
-
-    Raises
-    ------
-    TargetError
-        no plan meets the targets
-    InputError
-        the price of the plan is not known
-    """
-    scenario, plan = asked.scenario, answer.chosen
-    if plan is None:
-        raise TargetError(
-            f"{scenario.path}: no plan meets the targets, so {otherwise}\n"
-            f"  what is in the way: capplan fleet {scenario.command_words()}"
-        )
-    if plan.usd_per_month is None:
-        raise InputError(
-            f"{scenario.path}: the price of {plan.hardware} is not known; give prices.per_gpu_hour"
-        )
-    line = rate_line(scenario, plan.responses_s)
-    mix = asked_mix(scenario, plan, line, replicas_by_group(asked, plan))
-    monthly = plan.usd_per_month if mix is None else float(usd_per_month(mix.mix.usd_per_hour))
-    job = plan.money.usd_per_job if plan.money else None
-    hours = (plan.money.job_hours if plan.money else None) or hours
-    months = hours / HOURS_PER_MONTH
-    rented = monthly * months if job is None else job
-    machines_usd = rented + memory_usd_per_month(scenario, plan) * months
-    return PaidPlan(
-        plan,
-        machines_usd,
-        _group_fractions(plan, mix),
-        tuple(
-            mix.mix.paid_gpus(place) if mix else group.ordered_gpus for place, group in enumerate(plan.groups)
-        ),
-        hours,
-        job is not None,
-        mix.mix if mix else None,
-        asked_other_lines(asked, plan, machines_usd, hours),
-        mix.assumptions if mix else (),
-        (*(mix.warnings if mix else ()), *rent_warnings(plan, today)),
-    )
-
-
-def _group_fractions(plan: Plan, mix: AskedMix | None) -> tuple[float, ...]:
-    """Return how the cost of the machines is shared by the groups of a plan; owned machines share their people alike."""
-    if mix is None:
-        usd = [group.usd_per_hour or 0.0 for group in plan.groups]
-    else:
-        usd = [
-            sum(part.usd_per_hour for part in mix.mix.parts if part.group == place)
-            for place in range(len(plan.groups))
-        ]
-    total = sum(usd)
-    return tuple(one / total if total else 1.0 / len(usd) for one in usd)
-
-
-def own_assumptions(scenario: Scenario) -> list[Assumption]:
-    """Return the assumptions about costs other than machines."""
-    stated = []
-    if not scenario.file.prices.people_usd_per_month:
-        stated.append(Assumption("nobody is paid for running the self-hosted fleet", "prices.people"))
-    if not scenario.file.prices.overhead:
-        stated.append(Assumption("no overhead on the price of the machines", "prices.overhead"))
-    return stated
 
 
 @dataclass(frozen=True, slots=True)
 class AskedBill(PaidPlan):
-    """The bill of a plan, and what it rests on."""
+    """The ledger of a plan, and who pays it."""
 
     bill: WhoPays
-    lines: tuple[CostLine, ...]
-    """The same cost by what is bought: machines, people and the rest."""
-    charges: tuple[MachineCharge, ...]
-    """What the machines cost, by group and what pays for them, as it is billed and as it is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,104 +104,37 @@ def asked_bill(
         the price of the plan is not known
     """
     hours = HOURS_PER_MONTH if month is None else 24.0 * monthrange(*month)[1]
-    paid = paid_plan(asked, answer, "there is nothing to pay for", today, hours)
-    plan = paid.plan
-    own, seconds = asked.scenario.file.prices, paid.hours * 3600.0
+    paid = paid_plan(asked, answer, "there is nothing to pay for", today, hours, month)
+    plan, seconds = paid.plan, paid.hours * 3600.0
+    machines_usd = total_usd(paid.entries, "machines") + total_usd(paid.entries, "overhead")
+    shared_usd = total_usd(paid.entries, "people") + total_usd(paid.entries, "other")
     pools = [
         PaidPool(
-            own.machines_usd(paid.machines_usd) * fraction,
+            machines_usd * fraction,
             group.layout.devices,
             gpus / group.layout.devices * seconds,
-            (own.people_usd_per_month + paid.other_usd) * fraction,
+            shared_usd * fraction,
         )
         for fraction, gpus, group in zip(paid.group_fractions, paid.group_gpus, plan.groups, strict=True)
     ]
     if plan.is_mix:
-        parts = [_uses(part.question, alone, hours) for part, alone in parts_of(asked, plan)]
-        bill = who_pays_for_groups(list(zip(parts, pools, strict=True)))
-    elif plan.has_pools:
-        bill = who_pays_for_pools(_uses(asked.question, plan, hours), pools[0], pools[1])
+        parts = enumerate(parts_of(asked, plan))
+        uses = [use for at, (part, alone) in parts for use in _uses(part.question, alone, hours, (at, at))]
     else:
-        bill = who_pays(_uses(asked.question, plan, hours), pools[0])
-    shared = (_shared_by_time(plan), *own_assumptions(asked.scenario))
-    stated = {
-        "assumptions": (*shared, *paid.assumptions, *asked.assumptions),
+        uses = _uses(asked.question, plan, hours, (0, len(pools) - 1))
+    known = {field.name: getattr(paid, field.name) for field in fields(paid)} | {
+        "assumptions": (
+            _shared_by_time(plan),
+            *own_assumptions(asked.scenario),
+            *paid.assumptions,
+            *asked.assumptions,
+        ),
         "warnings": (*paid.warnings, *asked.warnings),
     }
-    known: dict[str, Any] = {field.name: getattr(paid, field.name) for field in fields(paid)}
-    lines, charges = total_cost(asked, plan, paid.mix, hours), _machine_charges(asked.scenario, paid, month)
-    return AskedBill(**known | stated, bill=bill, lines=lines, charges=charges)
+    return AskedBill(**known, bill=who_pays(uses, *pools))
 
 
-def _machine_charges(
-    scenario: Scenario, paid: PaidPlan, month: tuple[int, int] | None
-) -> tuple[MachineCharge, ...]:
-    """Return what the machines of a plan cost in a month, by group and what pays for them."""
-    commitments = scenario.file.commitments
-    if paid.mix is None or commitments is None:
-        parts, terms = _rented_parts(scenario, paid.plan)
-    else:
-        parts, terms = paid.mix.parts, paid_terms(commitments, (paid.mix,))
-    begin = first_day(commitments.begin) if commitments and commitments.begin else None
-    passed = 0 if month is None or begin is None else 12 * (month[0] - begin.year) + month[1] - begin.month
-    if passed < 0:
-        raise InputError(
-            f"--month: the month is before commitments.begin of {scenario.path}; give {begin:%Y-%m} or a later one"
-        )
-    return tuple(
-        machine_charge(part, term, paid.hours, begins=term is not None and passed % round(term.months) == 0)
-        for part in parts
-        for term in (terms.get(part.offer),)
-    )
-
-
-def _rented_parts(scenario: Scenario, plan: Plan) -> tuple[tuple[MixedPart, ...], dict[Offer, PaidTerm]]:
-    """Return the machines of a plan that are paid for at one price, and the terms of reserved ones: nothing upfront."""
-    paid_as, records = scenario.prices.paid_as, records_of(scenario)[0]
-    parts, terms = [], {}
-    for place, group in enumerate(plan.groups):
-        for line in group.order.lines if group.order else ():
-            machine, of_file = line.machine, records if scenario.price_file is not None else None
-            each = machine.usd_per_hour / machine.gpus
-            found = [each for each in machine_records(machine, of_file) if each.commitment == ON_DEMAND]
-            on_demand = min(found, key=lambda record: record.usd_per_hour, default=None)
-            ratio = on_demand.discounted_ratio if on_demand else 1.0
-            contracted = on_demand.usd_per_hour if on_demand else None
-            if paid_as == ON_DEMAND:
-                ratio, contracted = (
-                    each * machine.gpus / (machine.list_usd_per_hour or machine.usd_per_hour or 1.0),
-                    each,
-                )
-            reserved = paid_as.startswith("reserved") and not machine.is_owned
-            name = OWN if machine.is_owned else paid_as
-            offer = Offer(
-                name,
-                each * reserved,
-                each * (not reserved),
-                origin=_machine_basis(line, powered=bool(plan.energy_usd_per_hour)),
-                list_usd_per_hour=None
-                if machine.is_owned or contracted is None
-                else contracted / (ratio or 1.0),
-                discounted_ratio=ratio or 1.0,
-            )
-            if reserved:
-                months = 12.0 * TERM_YEARS.get(paid_as, 1.0)
-                terms[offer] = PaidTerm(months, 0.0, float(usd_per_month(each)))
-            parts.append(
-                MixedPart(
-                    offer,
-                    line.count,
-                    1.0,
-                    line.count * machine.usd_per_hour,
-                    machine.gpus,
-                    group=place,
-                    machine=machine,
-                )
-            )
-    return tuple(parts), terms
-
-
-def _uses(question: Question, plan: Plan, hours: float) -> list[ClassUse]:
+def _uses(question: Question, plan: Plan, hours: float, groups: tuple[int, int]) -> list[ClassUse]:
     """Return what each class of a question asks of the replicas of a plan: together as much of their time as the load of the plan takes.
 
     A prefill by itself and a part of a decode step say how classes differ, and not how steps are shared, so both are scaled.
@@ -461,7 +152,8 @@ def _uses(question: Question, plan: Plan, hours: float) -> list[ClassUse]:
     else:
         prefill = decode = _scale(first, sent, sum(each.replica_s for each in uses))
     return [
-        replace(each, prefill_s=prefill * each.prefill_s, decode_s=decode * each.decode_s) for each in uses
+        replace(each, prefill_s=prefill * each.prefill_s, decode_s=decode * each.decode_s, groups=groups)
+        for each in uses
     ]
 
 

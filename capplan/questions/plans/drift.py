@@ -20,7 +20,7 @@ from capplan.fleet.search.one_layout import replicas_of_layout
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.plans.plan_check import Check, Side, check_plan, side_of, side_of_file
 from capplan.questions.plans.plan_file import chosen_in, scenario_beside
-from capplan.questions.plans.plan_verification import PROMETHEUS, verified
+from capplan.questions.plans.plan_verification import PROMETHEUS, Compared, verified
 from capplan.readers.plan_file import PlanFile
 from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.recorded.traces.prometheus_server import Observed
@@ -31,22 +31,6 @@ PricesOf = Literal["pinned", "today"]
 MOST_REQUESTS = 10_000
 """Requests of the observed traffic that are simulated; the mean of more of them is hardly less certain."""
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-
-
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """One quantity of a plan, with the interval in which it is as planned, and as it was observed."""
-
-    what: str
-    planned: float
-    low: float
-    high: float
-    observed: float
-
-    @property
-    def inside(self) -> bool:
-        """Return whether it is as planned."""
-        return self.low <= self.observed <= self.high
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +48,7 @@ class Watch:
     """A plan next to what its engines did."""
 
     seen: Observed
-    rows: tuple[Drift, ...]
+    rows: tuple[Compared, ...]
     checks: tuple[Check, ...]
     """Checks of the plan under the observed traffic, and of its targets as measured."""
     follow: Follow | None
@@ -114,7 +98,7 @@ def watched(
         notes.append("step times and the cost to follow are compared for plans of one group only")
         return Watch(seen, tuple(rows), tuple(checks), None, tuple(notes))
     group = plan.single
-    needed = replicas_of_layout(asked.question, group.layout, group.weight_dtype, terms_of(asked))
+    needed = replicas_of_layout(asked.question, group.layout, terms_of(asked))
     try:
         steps, slower = _steps(asked, plan, seen, intervals)
         rows += steps
@@ -129,7 +113,7 @@ def watched(
     return Watch(seen, tuple(rows), tuple(checks), follow, tuple(notes))
 
 
-def _load(file: PlanFile, seen: Observed) -> Iterator[Drift]:
+def _load(file: PlanFile, seen: Observed) -> Iterator[Compared]:
     """Yield load, lengths, hits and replicas next to those of the plan."""
     inputs, summary, chosen = file.inputs, seen.summary, file.answer.chosen
     mean = float(file.result["demand"]["mean_requests_per_s"])
@@ -141,10 +125,12 @@ def _load(file: PlanFile, seen: Observed) -> Iterator[Drift]:
     )
     for what, planned, found in pairs:
         if found is not None:
-            yield Drift(what, planned, planned * (1 - ALIKE_FRACTION), planned * (1 + ALIKE_FRACTION), found)
+            yield Compared(
+                what, planned, planned * (1 - ALIKE_FRACTION), planned * (1 + ALIKE_FRACTION), found
+            )
     if summary.prefix_hit_fraction is not None:
         hits = inputs.cached_tokens / inputs.input_tokens if inputs.input_tokens else 0.0
-        yield Drift(
+        yield Compared(
             "prefix_hit_fraction",
             hits,
             max(hits - ALIKE_FRACTION, 0.0),
@@ -154,7 +140,7 @@ def _load(file: PlanFile, seen: Observed) -> Iterator[Drift]:
     if seen.engines is not None and len(chosen.groups) == 1:
         (group,) = chosen.groups
         ran = seen.engines / group.data_parallel  # each attention group is an engine
-        yield Drift("replicas", group.replicas, group.busy_replicas, group.replicas, ran)
+        yield Compared("replicas", group.replicas, group.busy_replicas, group.replicas, ran)
 
 
 def _targets(asked: AskedFleet, plan: Plan, seen: Observed, notes: list[str]) -> Iterator[Check]:
@@ -178,7 +164,7 @@ def _targets(asked: AskedFleet, plan: Plan, seen: Observed, notes: list[str]) ->
 
 def _steps(
     asked: AskedFleet, plan: Plan, seen: Observed, intervals: Intervals
-) -> tuple[list[Drift], Mapping[str, Any] | None]:
+) -> tuple[list[Compared], Mapping[str, Any] | None]:
     """Return mean latencies next to those predicted at the observed load, and what the plan's traffic takes at the measured speed if that is slower."""
     summary = seen.summary
     measured = summary.measured or {}
@@ -199,11 +185,7 @@ def _steps(
     if seen.engines is not None:
         replicas = max(round(seen.engines / float(group.layout.sharding.data)), 1)
     found = verified(asked, plan, result, summary.prefix_hit_fraction or 0.0, replicas, intervals)
-    rows = [
-        Drift(row.quantity, row.predicted, row.low, row.high, row.measured)
-        for row in found.rows
-        if row.quantity.endswith("_s.mean")
-    ]
+    rows = [row for row in found.rows if row.quantity.endswith("_s.mean")]
     return rows, found.as_measured if found.verdict == "slower" else None
 
 

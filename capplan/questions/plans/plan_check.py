@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from math import ceil, inf
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from capplan.fleet.plan import Plan
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.pools.search import pools_standing
 from capplan.fleet.search.candidates import DEGREES
-from capplan.fleet.search.one_layout import adequacy, trial_of
+from capplan.fleet.search.one_layout import Standing, standing_of, trial_of
 from capplan.hardware.device import Device
 from capplan.keys import first_day
 from capplan.money.hosted import TokenPrice
@@ -75,13 +74,8 @@ def check_plan(asked: AskedFleet, file: PlanFile, today: date, max_price_age_day
     if chosen.has_pools and asked.scenario.fleet.pools is None:
         return (Check("fleet.disaggregation", "off", "separate pools", holds=False),)
     allowed = tuple(_allowed(asked, file, chosen))
-    measured: tuple[Check, ...] = ()
-    if all(check.holds for check in allowed):
-        plan = chosen_in(file, asked)
-        if plan.is_mix:
-            measured = tuple(_groups_measured(asked, plan))
-        else:
-            measured = tuple(_pools_measured(asked, plan) if plan.has_pools else _measured(asked, plan))
+    able = all(check.holds for check in allowed)
+    measured = _measured(asked, chosen_in(file, asked)) if able else ()
     return (*allowed, *measured, *_money(asked, file, chosen, today, max_price_age_days))
 
 
@@ -128,43 +122,34 @@ def _group_allowed(
         yield Check(survive.key, needed, spares, spares >= needed)
 
 
-def _pools_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
-    """Yield what a simulation of both pools at the peak of today says: targets, certainty, capacity."""
-    stands = pools_standing(asked.question, plan, terms_of(asked))
+def _standing(asked: AskedFleet, plan: Plan) -> Standing | Reason:
+    """Return how a plan stands under the traffic of today, or the reason where one of its layouts no longer serves the model."""
+    terms = terms_of(asked)
+    if plan.has_pools:
+        return pools_standing(asked.question, plan, terms)
+    if plan.is_mix:
+        together = together_of(parts_of(asked, plan), asked.question.demand.classes)
+        least, headroom = asked.scenario.slo.confidence, terms.headroom_fraction
+        return together if isinstance(together, Reason) else together.standing(least, headroom)
+    trial, busy = trial_of(asked.question, plan.single.layout, terms), plan.single.busy_replicas
+    return trial if isinstance(trial, Reason) else standing_of(trial, busy, terms.headroom_fraction)
+
+
+def _measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
+    """Yield what a simulation at the peak of today says: targets, certainty, capacity of each group."""
+    stands = _standing(asked, plan)
     if isinstance(stands, Reason):
-        yield Check(f"layout: {stands.words}", None, plan.hardware, holds=False)
+        what = plan.hardware if len(plan.groups) > 1 else plan.single.layout.in_words()
+        yield Check(f"layout: {stands.words}", None, what, holds=False)
         return
-    now, lacking = stands
-    for target in asked.question.slo.targets:
-        yield _at_most(f"slo.{target.key}", target.stated_s, now.value(target))
-    if asked.question.slo.targets:
-        yield _sure(asked, now.slo_met_probability)
-    for group in now.groups:
-        enough = group.role not in lacking
-        needed = group.busy_replicas if enough else None
-        yield Check(f"{group.role}: capacity", group.busy_replicas, needed, enough)
-
-
-def _groups_measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
-    """Yield what simulations of the groups of a mix say of all requests together: targets, certainty, and capacity by group."""
-    parts, headroom = parts_of(asked, plan), terms_of(asked).headroom_fraction
-    together = together_of(parts, asked.question.demand.classes)
-    if isinstance(together, Reason):
-        yield Check(f"layout: {together.words}", None, plan.hardware, holds=False)
-        return
-    for target in together.targets:
-        yield _at_most(f"slo.{target.key}", target.stated_s, together.value(target) + target.outside_s)
-    if together.targets:
-        yield _sure(asked, together.probability(asked.scenario.slo.confidence))
-    carried = together.most_load(None) * (1.0 - headroom)
-    for name, group in zip(plan.group_names, plan.groups, strict=True):
-        needed = ceil(group.busy_replicas / carried - 1e-9) if carried else None
-        yield Check(f"{name}: capacity", group.busy_replicas, needed, carried >= 1.0)
-
-
-def _sure(asked: AskedFleet, probability: float) -> Check:
-    least = asked.scenario.slo.confidence
-    return Check("slo.confidence", least, probability, probability >= least - _SURE_ENOUGH)
+    for target, value in stands.values_s.items():
+        yield _at_most(f"slo.{target.key}", target.stated_s, value)
+    if stands.values_s:
+        least, sure = asked.scenario.slo.confidence, stands.probability
+        yield Check("slo.confidence", least, sure, sure >= least - _SURE_ENOUGH)
+    for name, group, needed in zip(plan.group_names, plan.groups, stands.needed, strict=True):
+        enough = needed is not None and needed <= group.busy_replicas
+        yield Check(f"{name}: capacity" if name else "capacity", group.busy_replicas, needed, enough)
 
 
 def _one_of(name: str, allowed: tuple[Any, ...], value: Any) -> Check:
@@ -173,23 +158,6 @@ def _one_of(name: str, allowed: tuple[Any, ...], value: Any) -> Check:
 
 def _at_most(name: str, limit: float, value: float) -> Check:
     return Check(name, limit, value, value <= limit)
-
-
-def _measured(asked: AskedFleet, plan: Plan) -> Iterator[Check]:
-    """Yield what a simulation of one replica at the peak of today says: targets, certainty, capacity."""
-    terms, group = terms_of(asked), plan.single
-    layout, busy = group.layout, group.busy_replicas
-    trial = trial_of(asked.question, layout, group.weight_dtype, terms)
-    if isinstance(trial, Reason):
-        yield Check(f"layout: {trial.words}", None, layout.in_words(group.weight_dtype), holds=False)
-        return
-    now = adequacy(trial, busy, terms.headroom_fraction)
-    for target, value in now.values_s.items():
-        yield _at_most(f"slo.{target.key}", target.stated_s, value)
-    if now.values_s:
-        yield _sure(asked, now.probability)
-    needed = None if now.needed == inf else int(now.needed)
-    yield Check("capacity", busy, needed, needed is not None and needed <= busy)
 
 
 def _money(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.plan import Certainty, Group, Plan, offered_costs
+from capplan.fleet.plan import Certainty, Group, Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.order import OrderLine
@@ -132,9 +132,8 @@ def survival_row(plan: Plan) -> dict[str, Any] | None:
         "month_probability": now.month_probability,
         "failures_per_month": now.failures_per_month,
         "hours_to_repair": survive.failures.repair_s / 3600.0,
-        "one_machine_more": None
-        if more is None
-        else {
+        "one_machine_more": more
+        and {
             "machine": more.machine,
             "usd_per_month": float(usd_per_month(more.usd_per_hour)),
             "time_fraction": more.availability.time_fraction,
@@ -160,7 +159,7 @@ def offers_row(plan: Plan) -> dict[str, Any] | None:
             "providers": [record.provider for record in records] or [OWN_PRICE],
             "dates": [record.date for record in records],
         }
-        for side, (usd, records) in offered_costs(plan).items()
+        for side, (usd, records) in plan.offers.items()
     } or None
 
 
@@ -276,7 +275,7 @@ def _price(hardware: str, price: ChosenPrice) -> dict[str, Any]:
 
 def _limits(asked: AskedFleet, group: Group) -> dict[str, Any]:
     """Return the limits with which one engine of a group is started."""
-    spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
+    spec = spec_of_layout(group.layout, asked.question)
     scheduling, drafting = started_scheduling(spec), asked.question.drafting
     sequences = scheduling.max_num_seqs
     if drafting is not None and group.draft_tokens and memory_of(spec).state_blocks < inf:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -266,30 +267,27 @@ def verified(
     for name in ("input_tokens", "output_tokens"):
         if not getattr(result, name):
             raise InputError(f"{result.path}: does not state {name}, which the prediction needs")
-    replica = replica_of(spec_of_layout(plan.single.layout, plan.single.weight_dtype, asked.question))
+    replica = replica_of(spec_of_layout(plan.single.layout, asked.question))
     benchmark = _benchmark(asked, plan, result, replicas)
     lengths = "of the plan" if share is not None else _lengths(asked, result)
     luck: Mapping[str, float] = {}
     if lengths != "fixed":
-        load, predicted, luck = _of_requests(
-            asked, replica, result, replicas, share, own=lengths == "of the results"
-        )
+        own = lengths == "of the results"
+        load, predicted, luck = _of_requests(asked, replica, result, replicas, share, own=own)
     elif result.tool == PROMETHEUS:
         load, predicted = _of_steady_load(benchmark, replica, hit_fraction)
     else:
         load, predicted = _of_replay(benchmark, replica)
-    served = served_by(
-        replica.spec, benchmark.input_tokens, benchmark.output_tokens, (benchmark.concurrency or 1.0)
-    )
-    rows = tuple(
-        _rows(load, operation_of(replica, served), predicted, luck, _per_replica(result, replicas), intervals)
-    )
+    in_flight = benchmark.concurrency or 1.0
+    served = served_by(replica.spec, benchmark.input_tokens, benchmark.output_tokens, in_flight)
+    measured, operation = _per_replica(result, replicas), operation_of(replica, served)
+    rows = tuple(_rows(load, operation, predicted, luck, measured, intervals))
     if not rows:
         raise InputError(f"{result.path}: states none of the latencies and rates that are predicted")
     seen = Verification(result, replicas, rows, tuple(_targets(asked, plan, result)), lengths, share)
-    return (
-        seen if seen.verdict == "holds" else replace(seen, as_measured=_as_measured(asked, plan, rows, load))
-    )
+    if seen.verdict == "holds":
+        return seen
+    return replace(seen, as_measured=_as_measured(asked, plan, rows, load))
 
 
 def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: str) -> dict[str, Any] | None:
@@ -299,13 +297,11 @@ def _as_measured(asked: AskedFleet, plan: Plan, rows: Sequence[Compared], load: 
     fewest that meet the targets at the peak with headroom, without spares (None if no number does), and `gpus` those of them with their spares.
     """
     terms, group = terms_of(asked), plan.single
-    trial = trial_of(asked.question, group.layout, group.weight_dtype, terms)
+    trial = trial_of(asked.question, group.layout, terms)
     ratio = _response_ratio(rows, float(asked.question.demand.lengths.output_tokens))
     if ratio is None or isinstance(trial, Reason):
         return None
-    slowness = ratio
-    if load == "open":
-        slowness = _slowness(trial, group.busy_replicas, slowness)
+    slowness = _slowness(trial, group.busy_replicas, ratio) if load == "open" else ratio
     peak_per_s = trial.total_rate / (1.0 - terms.headroom_fraction)
     needed = trial.replicas_for(peak_per_s, slowness, trial.limits)
     gpus = None if needed is None else terms.gpus(group.layout, needed)
@@ -347,15 +343,15 @@ def _lengths(asked: AskedFleet, result: BenchmarkResult) -> Lengths:
     if result.log and not demand.has_sessions:
         return "of the results"
     drawn = drawn_requests(demand, result.requests or CLOSED_REQUESTS, SEED, _longest(asked))
-    alike = all(
-        abs((stated or 0.0) - own.mean())
-        <= ALIKE_FRACTION * own.mean() + DEVIATIONS * own.std() * (2.0 / own.size) ** 0.5
-        for stated, own in (
-            (result.input_tokens, np.asarray(drawn.input_tokens)),
-            (result.output_tokens, np.asarray(drawn.output_tokens)),
-        )
-    )
-    return "of the plan" if alike else "fixed"
+    for stated, counts in (
+        (result.input_tokens, drawn.input_tokens),
+        (result.output_tokens, drawn.output_tokens),
+    ):
+        own = np.asarray(counts)
+        luck = DEVIATIONS * own.std() * (2.0 / own.size) ** 0.5
+        if abs((stated or 0.0) - own.mean()) > ALIKE_FRACTION * own.mean() + luck:
+            return "fixed"
+    return "of the plan"
 
 
 def refuse_drafts(plan: Plan, place: str) -> None:
@@ -414,8 +410,7 @@ def _per_replica(result: BenchmarkResult, replicas: int) -> dict[str, float]:
     """Return the measured values by quantity; rates of one replica."""
     found = {
         f"{latency}.{statistic}": value
-        for latency in LATENCIES
-        for statistic in STATISTICS
+        for latency, statistic in product(LATENCIES, STATISTICS)
         if (value := getattr(getattr(result, latency), statistic))
     }
     for name in ("output_tokens_per_s", "requests_per_s"):
@@ -434,8 +429,7 @@ def _of_replay(benchmark: Benchmark, replica: Replica) -> tuple[str, dict[str, f
     late = overloaded(benchmark, columns | {FINISHED: columns["req_s"]})
     predicted = {
         f"{latency}.{statistic}": value
-        for latency in LATENCIES
-        for statistic in STATISTICS
+        for latency, statistic in product(LATENCIES, STATISTICS)
         if (value := _statistic(outcome, latency, statistic))
     }
     if late or benchmark.kind != "online_rate":
@@ -477,8 +471,7 @@ def _of_requests(
     late = rate is not None and min(seen.requests_per_s for seen in runs) < OVERLOAD_SHARE * rate
     columns = {
         f"{latency}.{statistic}": [float(getattr(getattr(seen, latency), statistic)) for seen in runs]
-        for latency in LATENCIES
-        for statistic in STATISTICS
+        for latency, statistic in product(LATENCIES, STATISTICS)
     }
     if late or rate is None:
         for name in ("output_tokens_per_s", "requests_per_s"):
@@ -486,26 +479,21 @@ def _of_requests(
     columns = {
         name: values for name, values in columns.items() if np.isfinite(values).all() and min(values) > 0.0
     }
-    means = {name: float(np.mean(values)) for name, values in columns.items()}
-    luck = {
-        name: DEVIATIONS * float(np.std(values, ddof=1)) * (1.0 + 1.0 / len(runs)) ** 0.5
-        if len(runs) > 1
-        else 0.0
-        for name, values in columns.items()
-    }
-    return (
-        "overload" if late else "open" if rate or share else "closed" if result.concurrency else "burst",
-        means,
-        luck,
+    means, luck = (
+        {name: float(np.mean(values)) for name, values in columns.items()},
+        dict.fromkeys(columns, 0.0),
     )
+    if len(runs) > 1:
+        wider = (1.0 + 1.0 / len(runs)) ** 0.5
+        luck = {name: DEVIATIONS * float(np.std(values, ddof=1)) * wider for name, values in columns.items()}
+    load = "overload" if late else "open" if rate or share else "closed" if result.concurrency else "burst"
+    return load, means, luck
 
 
 def _engine_use(asked: AskedFleet, replica: Replica) -> EngineOptions:
     """Return the options of the engines, as `simulate` sets them."""
-    use, _ = engine_use_of(
-        asked.scenario, replica.spec, EngineFlags(), SpeculationFlags(), planned_drafts=None, offline=True
-    )
-    return use
+    flags = EngineFlags(), SpeculationFlags()
+    return engine_use_of(asked.scenario, replica.spec, *flags, planned_drafts=None, offline=True)[0]
 
 
 def share_at_rate(asked: AskedFleet, replica: Replica, rate_per_s: float, replicas: int, seed: int) -> float:
@@ -653,11 +641,8 @@ def next_settings(asked: AskedFleet, verification: Verification) -> tuple[str, .
         (stated,) = asked.scenario.classes
         settings += [
             f"traffic[0].{name}={_scaled(getattr(stated, name), value)}"
-            for name, value in (
-                ("input_tokens", result.input_tokens),
-                ("output_tokens", result.output_tokens),
-            )
-            if value
+            for name in ("input_tokens", "output_tokens")
+            if (value := getattr(result, name))
         ]
     if verification.verdict != "holds" and verification.fits_means:
         settings.append(f"calibration={_from_scenario(asked)}")

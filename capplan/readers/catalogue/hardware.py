@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from capplan.errors import InputError, nearest, unknown
-from capplan.hardware.device import Device, Partition, slice_of
+from capplan.hardware.device import HOST, Device, Partition, machine_of, slice_of
 from capplan.keys import Bytes, BytesPerS, FlopPerS, Watts
 from capplan.readers.catalogue.offer_terms import (
     ASSUMED,
@@ -464,7 +464,11 @@ def catalogue_name(name: str) -> str | None:
     ('h100-sxm', 't4', 'rtx-4090-laptop')
     >>> catalogue_name("Apple M4 Pro 10P+4E+20GPU"), catalogue_name("Apple M4 Pro")
     ('apple-m4-pro-20core', None)
+    >>> catalogue_name("RTX 4090+RTX 3090")
+    'rtx-4090+rtx-3090'
     """
+    if "+" in name and all(cards := [catalogue_name(card) or "" for card in name.split("+")]):
+        return "+".join(cards)
     known = _known_names().get(normalised(name)) or known_words().get(words_of_name(name) - _UNSAID)
     return known or _workstation(name)
 
@@ -574,7 +578,8 @@ def planned_device(hardware: str, calibration: str | None) -> Device:
 def device(name: str) -> Device:
     """Return a device by catalogue name, alias or path of a hardware YAML.
 
-    A colon separates a MIG slice, as in h100-sxm:3g.40gb, or the memory of a device that is sold with several, as in rtx-4060-ti:8gb.
+    A colon separates a MIG slice, as in h100-sxm:3g.40gb, or the memory of a device that is sold with several, as in rtx-4060-ti:8gb. A plus
+    joins the cards of one machine, as in rtx-4090+rtx-3060:12gb.
 
     Parameters
     ----------
@@ -592,6 +597,13 @@ def device(name: str) -> Device:
         name = f"{cut_label[1]}:{cut_label[2]}"
     if name.lower().endswith(SUFFIXES) or os.sep in name or name.startswith((".", "~")):
         return _in_file(path_of(name))
+    if "+" in name and "+" in (catalogue_name(name) or name):
+        cards = [device(card) for card in name.split("+")]
+        if host := next((card.name for card in cards if card.architecture == HOST), None):
+            raise InputError(
+                f"hardware {name!r}: {host} is no card\n  --host-bandwidth keeps layers in the memory of a processor, next to one card"
+            )
+        return machine_of(cards)
     whole, colon, part = name.partition(":")
     memory = _MEMORY.fullmatch(part)
     if colon and memory is None:

@@ -11,7 +11,7 @@ from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
 from capplan.engine.profiles import LLAMACPP
 from capplan.errors import unknown
-from capplan.hardware.device import Device, Efficiency, LayerSplit
+from capplan.hardware.device import HOST, Device, Efficiency, LayerSplit
 from capplan.operators.llamacpp import BlockRates, Fractions, block_fits
 from capplan.readers.catalogue.efficiency import LLAMACPP_FILE
 from capplan.readers.record import Record, validated
@@ -88,6 +88,19 @@ class Several(Record):
     """Time of the slowest device between two pieces of a prompt, over its part of the layers."""
 
 
+class Processors(Record):
+    """What processors reach by themselves, where it is not that of all devices."""
+
+    formats: dict[str, Ratio]
+    """Class of weight formats -> fraction of the peak, relative to that in 16 bits."""
+    experts: Ratio
+    """Fraction of the peak in routed experts, relative to a matrix of their format."""
+    attention: Ratio
+    """Fraction of the peak in attention, relative to matrices in 16 bits."""
+    longest_context_tokens: Annotated[int, Field(ge=1)]
+    """Longest context that is predicted."""
+
+
 class SpeedFile(Record):
     """The speed of llama.cpp: one table for all models and devices."""
 
@@ -111,6 +124,8 @@ class SpeedFile(Record):
     """Weights in the memory of the host."""
     early: Early
     """Builds before 2025."""
+    processors: Processors
+    """Processors by themselves."""
     intervals: dict[str, Annotated[list[float], Field(min_length=10, max_length=10)]]
     """Kind of speed -> measured over predicted time at seven quantiles, then rows, devices and sources."""
 
@@ -160,55 +175,106 @@ def llamacpp_efficiency(device: Device, engine: EngineProfile, links: Efficiency
     backend = engine.backend
     if backend is not None and backend not in BACKENDS:
         raise unknown("backend", backend, BACKENDS)
+    if device.cards:
+        return _of_cards(device, engine, links)
     file, name = speed_file(), family_of(device)
     family = file.families[name] if name else None
     source = file.families[family.like] if family and family.like else family
     measured = source.backends.get(backend or source.usual) if source else None
     if name is None or family is None or measured is None:
-        others = ", ".join(source.backends) if source else ""
-        out = (
-            f"known with: {others}" if others else "capplan fit --engine llamacpp says what its memory holds"
+        return Efficiency(
+            device.name, {}, note=_nothing_known(device, backend, list(source.backends) if source else [])
         )
-        with_backend = f" with {backend}" if backend else ""
-        why = f"{device.name}: no speed of llama.cpp is known of {name or device.architecture} devices{with_backend}, so none is predicted"
-        return Efficiency(device.name, {}, note=f"{why}\n  {out}")
+    if name == HOST and not device.peak_flop_per_s:
+        why = f"{device.name}: the cores of a series are not known, so no speed is predicted\n  name the processor, such as ryzen-9-7950x; capplan list hardware has them"
+        return Efficiency(device.name, {}, note=why)
+    runs = backend or family.usual
+    rates = _block_rates(name, family, measured, runs, early=engine.version == LLAMACPP[0].version)
+    fits = {key: fit for key, fit in links.fits.items() if key.startswith("link/")}
+    what = f"kernels of llama.cpp reach what was published of {name} devices with {runs}, flash attention on, prompts in pieces of 512 tokens"
+    return Efficiency(
+        f"{name} ({runs})",
+        fits | block_fits(rates),
+        borrowed=Assumption(what, "--backend", "engine"),
+        offloaded={kind: fits | block_fits(each) for kind, each in _offloaded(rates).items()},
+        spreads=_spreads(processor=runs == "cpu"),
+        longest_context_tokens=file.processors.longest_context_tokens if runs == "cpu" else None,
+        layer_split=LayerSplit(1e-6 * file.several.hand_over_us, file.several.stage_ratio),
+    )
+
+
+def _nothing_known(device: Device, backend: str | None, known: list[str]) -> str:
+    """Return why no speed of a device is predicted, and the way out."""
+    with_backend = f" with {backend}" if backend else ""
+    of = family_of(device) or device.architecture
+    out = (
+        f"known with: {', '.join(known)}"
+        if known
+        else "capplan fit --engine llamacpp says what its memory holds"
+    )
+    return f"{device.name}: no speed of llama.cpp is known of {of} devices{with_backend}, so none is predicted\n  {out}"
+
+
+def _of_cards(machine: Device, engine: EngineProfile, links: Efficiency) -> Efficiency:
+    """Return the fits of a machine of cards: those of each card, which one build runs together."""
+    runs = sorted({backend_of(card, engine.backend) or "" for card in machine.cards})
+    each = tuple(llamacpp_efficiency(card, engine, links) for card in machine.cards)
+    note = next((one.note for one in each if not one.fits), "")
+    if len(runs) > 1 and not note:
+        note = f"{machine.name}: {' and '.join(runs)} are builds of their own, and one runs all cards of a machine\n  name one that runs them all: --backend vulkan"
+    if note:
+        each = tuple(replace(one, fits={}, note=note) for one in each)
+    families = " and ".join(dict.fromkeys(one.device for one in each))
+    what = f"kernels of llama.cpp reach what was published of {families}, layer by layer, and a hand-over between cards takes what it takes between equal ones; all of them count as one GPU"
+    return replace(
+        each[0], device=families, cards=each, borrowed=Assumption(what, "--tensor-split", "engine")
+    )
+
+
+def _block_rates(name: str, family: Family, measured: Measured, backend: str, *, early: bool) -> BlockRates:
+    """Return what a family reaches with a backend: its own fractions, and those that all families share."""
+    file = speed_file()
     own = Fractions(measured.memory, measured.compute * family.matrix_ratio)
-    early = engine.version == LLAMACPP[0].version
-    own = own.times(file.early.fractions) if early else own
-    rates = BlockRates(
+    vector = file.vector[backend]
+    shared = BlockRates(
         family=name,
-        own=own,
+        own=own.times(file.early.fractions) if early else own,
         most=Fractions(1.0, family.matrix_ratio),
-        start_s=1e-6 * file.start_us[backend or family.usual],
+        start_s=1e-6 * file.start_us[backend],
         formats={key: pair.fractions for key, pair in file.formats.items()},
-        vectors={
-            key: min(of.vector * file.vector[backend or family.usual], 1.0)
-            for key, of in file.formats.items()
-        },
+        vectors={key: min(of.vector * vector, 1.0) for key, of in file.formats.items()},
         experts=file.experts.fractions,
         attention=file.attention.fractions,
         recurrent=file.recurrent.fractions,
         decode_attention=file.early.decode_attention if early else 1.0,
     )
-    fits = {key: fit for key, fit in links.fits.items() if key.startswith("link/")}
-    offloaded = {
-        "token": replace(
-            rates,
-            own=Fractions(file.offload.host, 1.0),
-            start_s=1e-6 * file.start_us["cpu"],
-            vectors=dict.fromkeys(rates.vectors, 1.0),
-        ),
-        "prompt": replace(rates, own=Fractions(file.offload.pcie, own.compute), sharpness=1.0),
-    }
-    spreads = {kind: tuple(numbers) for kind, numbers in file.intervals.items()}
-    runs = backend or family.usual
-    what = f"kernels of llama.cpp reach what was published of {name} devices with {runs}, flash attention on, prompts in pieces of 512 tokens"
-    said = Assumption(what, "--backend", "engine")
-    return Efficiency(
-        f"{name} ({runs})",
-        fits | block_fits(rates),
-        borrowed=said,
-        offloaded={kind: fits | block_fits(each) for kind, each in offloaded.items()},
-        spreads=spreads,
-        layer_split=LayerSplit(1e-6 * file.several.hand_over_us, file.several.stage_ratio),
+    if backend != "cpu":
+        return shared
+    return replace(
+        shared,
+        formats={key: Fractions(1.0, ratio) for key, ratio in file.processors.formats.items()},
+        vectors=dict.fromkeys(file.formats, vector),
+        experts=Fractions(1.0, file.processors.experts),
+        attention=Fractions(1.0, file.processors.attention),
     )
+
+
+def _spreads(*, processor: bool) -> dict[str, tuple[float, ...]]:
+    """Return the intervals of a device by kind of speed; those of a processor are its own."""
+    own = "processor_" if processor else ""
+    kinds = ("generation", "prompt", "offloaded")
+    every = speed_file().intervals
+    return {kind: tuple(every.get(f"{own}{kind}", every[kind])) for kind in kinds}
+
+
+def _offloaded(rates: BlockRates) -> dict[str, BlockRates]:
+    """Return the rates of weights in the memory of the host: of a token, which the host reads, and of a prompt, for which they cross PCIe."""
+    file = speed_file()
+    token = replace(
+        rates,
+        own=Fractions(file.offload.host, 1.0),
+        start_s=1e-6 * file.start_us["cpu"],
+        vectors=dict.fromkeys(rates.vectors, 1.0),
+    )
+    own = Fractions(file.offload.pcie, rates.own.compute)
+    return {"token": token, "prompt": replace(rates, own=own, sharpness=1.0)}

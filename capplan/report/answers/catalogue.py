@@ -19,7 +19,7 @@ _LISTED = columns(
 _SPARE = ("link_domain_devices", "tdp_w", "link", "link_bytes_per_s", "architecture", "peak_flop_per_s.fp4")
 """Columns of the catalogue that a narrow screen leaves out, the first one first."""
 
-_FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition", "emulated")
+_FOOTNOTES = ("labels", "figure_sources", "sources", "traps", "partition", "emulated", "cards")
 
 _SLICE = columns(
     "name per_device multiprocessors reported_memory_bytes memory_bytes_per_s peak_flop_per_s.bf16 starts"

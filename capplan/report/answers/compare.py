@@ -1,20 +1,20 @@
 """What `capplan bill`, `compare` and `cache` show: who pays, what hosted APIs cost instead, and a prefix that an API keeps."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.money.cash import CommitmentRates, MachineCharge, commitment_rates, total_usd
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
 from capplan.money.hosted import NOT_CACHED, UNSTATED_TIME_TO_LIVE_S, CachedPrefix, TokenPrice
+from capplan.money.ledger import CommitmentRates, MachineEntry, commitment_rates, machines_of, total_usd
 from capplan.money.who_pays import Share
 from capplan.questions.money.comparison import AskedComparison
 from capplan.questions.money.who_pays import AskedBill
 from capplan.questions.plans.plan_row import order_row
 from capplan.report.answer import Answer, Table, columns, row_of
-from capplan.report.answers.fleet_money import currency_texts, total_texts
+from capplan.report.answers.fleet_money import currency_texts, term_rows, term_tables, total_texts
 from capplan.report.answers.fleet_words import purchase_text
 from capplan.report.answers.order import ordered_texts, used_by_texts
 from capplan.scenario.scenario_file import Currency, Scenario
@@ -37,15 +37,16 @@ def bill_answer(
     month: tuple[int, int] | None = None,
 ) -> Answer:
     """Return what each class and tenant pays, and the cost of a request, a user and a thousand conversations."""
-    name, cost = scenario.name, "usd_per_job" if asked.of_job else "usd_per_month"
-    rates = commitment_rates(asked.charges)
+    of_job, machines = asked.plan.is_of_job, machines_of(asked.entries)
+    name, cost = scenario.name, "usd_per_job" if of_job else "usd_per_month"
+    rates = commitment_rates(machines)
     rows = list(map(_class_row, asked.bill.shares))
     grouped = [
         {"tenant": tenant}
         | {key: sum(row[key] for row in rows if row["tenant"] == tenant) for key in _OF_TENANTS}
         for tenant in dict.fromkeys(row["tenant"] for row in rows)
     ]
-    span = "for the job" if asked.of_job else "per month"
+    span = "for the job" if of_job else "per month"
     span = span if month is None else f"in {month[0]}-{month[1]:02} of {asked.hours:g} h"
     outside = " + outside" if any(row["outside_usd"] for row in rows) else ""
     written_text = (f"the bill is in {written}, in the columns of FOCUS",) if written else ()
@@ -59,21 +60,22 @@ def bill_answer(
             "order": order_row(asked.plan),
             **row_of(asked.bill, "busy_fraction idle_usd"),
             "tags": scenario.file.tags,
-            "charges": [_charge_row(charge) for charge in asked.charges],
+            "charges": [_charge_row(entry) for entry in machines],
             "rates": asdict(rates) if rates else None,
+            "prices_by_term": term_rows(asked.terms),
             "classes": rows,
             "tenants": grouped,
         },
-        tables=tuple(_tables(rows, grouped, asked.bill.idle_usd, cost)),
+        tables=(*_tables(rows, grouped, asked.bill.idle_usd, cost), *term_tables(asked.terms)),
         headline=f"{name}: {purchase_text(asked.plan)}, ${asked.bill.usd:,.0f} {span}, shared by the time of the GPUs",
         closing=(
             f"prefill + decode{outside} = cost; cost with idle / requests x 1,000 = cost of a thousand requests",
             f"requests take {asked.bill.busy_fraction:.0%} of what the paid replicas can serve within the targets, spares included; "
             f"idle: what the machines cost for the rest, ${asked.bill.idle_usd:,.0f}",
             *used_by_texts([asked.plan]),
-            *total_texts(asked.plan, asked.lines),
-            *_rates_texts(rates),
-            *_decline_texts(asked.charges),
+            *total_texts(asked.plan, asked.entries),
+            *rates_texts(rates),
+            *_decline_texts(machines),
             *ordered_texts([asked.plan]),
             *currency_texts(scenario.file.currency, {span: asked.bill.usd}),
             *written_text,
@@ -84,42 +86,39 @@ def bill_answer(
     )
 
 
-def _charge_row(charge: MachineCharge) -> dict[str, Any]:
+def _charge_row(entry: MachineEntry) -> dict[str, Any]:
     """Return what machines that are paid for in one way cost, as it is billed and as it is used up."""
-    machine = charge.part.machine
-    figures = {
-        field.name: getattr(charge, field.name) for field in fields(charge) if field.name.endswith("_usd")
-    }
+    part = entry.part
     return {
-        "machine": charge.part.sku,
-        "provider": machine.provider if machine else None,
-        "commitment": charge.part.offer.name,
-        "gpus": charge.part.gpus,
-        **row_of(charge, "hours unused_fraction breakeven_decline"),
-        **figures,
+        "machine": part.sku,
+        "provider": part.machine.provider if part.machine else None,
+        "commitment": part.offer.name,
+        "gpus": part.gpus,
+        "hours": entry.machine_hours,
+        **row_of(entry, "unused_fraction breakeven_decline"),
+        **asdict(entry.paid),
     }
 
 
-def _decline_texts(charges: Sequence[MachineCharge]) -> Iterator[str]:
+def _decline_texts(entries: Sequence[MachineEntry]) -> Iterator[str]:
     """Yield at which fall of prices each term costs as much as renting by the hour."""
     falls: dict[str, float] = {}
-    for charge in charges:
-        if (fall := charge.breakeven_decline) is not None:
-            name = charge.part.offer.name
+    for entry in entries:
+        if (fall := entry.breakeven_decline) is not None:
+            name = entry.part.offer.name
             falls[name] = min(fall, falls.get(name, 1.0))
     if falls:
         each = ", ".join(f"{name} {fall:.0%}" for name, fall in falls.items())
         yield f"a term pays if prices on demand fall by less a year: {each}"
 
 
-def _rates_texts(rates: CommitmentRates | None) -> Iterator[str]:
+def rates_texts(rates: CommitmentRates | None, whose: str = "") -> Iterator[str]:
     """Yield how well reservations fit the load, if there are any."""
-    if rates is None or rates.utilisation_fraction is None:
-        return
-    yield (
-        f"reservations cover {rates.coverage_fraction:.0%} of the cost on demand, and replicas run in {rates.utilisation_fraction:.0%} of what they cost; "
-        f"effective savings rate {rates.effective_savings_fraction:.1%}"
-    )
+    if rates is not None and rates.utilisation_fraction is not None:
+        yield (
+            f"{whose}reservations cover {rates.coverage_fraction:.0%} of the cost on demand, and replicas run in {rates.utilisation_fraction:.0%} of what they cost; "
+            f"effective savings rate {rates.effective_savings_fraction:.1%}"
+        )
 
 
 def _tables(
@@ -240,9 +239,9 @@ def _compare_result(asked: AskedComparison, name: str, rows: Sequence[dict[str, 
             **row_of(plan, "gpus hardware"),
             "order": order_row(plan),
             "machines_usd_per_month": own.machines_usd,
-            "overhead_usd_per_month": own.machines_usd * own.terms.overhead,
-            "people_usd_per_month": own.terms.people_usd_per_month,
-            "other_usd_per_month": total_usd(own.other),
+            "overhead_usd_per_month": total_usd(own.entries, "overhead"),
+            "people_usd_per_month": total_usd(own.entries, "people"),
+            "other_usd_per_month": total_usd(own.entries, "other"),
             "outside_usd_per_month": own.outside_usd,
             "request_rate": own.request_rate,
             "kg_co2": asked.kg_co2,
@@ -272,13 +271,11 @@ def _api_row(api: ComparedApi) -> dict[str, Any]:
 
 def _own_rows(own: OwnFleet, cost: str, *, by_mix: bool) -> list[dict[str, Any]]:
     how = "by the mix of commitments" if by_mix else "as rented"
-    rows = [
-        {"what": f"machines, {how}", cost: own.machines_usd},
-        {"what": f"overhead, {own.terms.overhead:.0%}", cost: own.machines_usd * own.terms.overhead},
-        {"what": "people", cost: own.terms.people_usd_per_month},
-        *({"what": line.what, cost: line.usd} for line in own.other),
-        {"what": "outside the GPUs, as at an API", cost: own.outside_usd},
-    ]
+    rows = [{"what": f"machines, {how}", cost: own.machines_usd}]
+    for entry in own.entries:
+        named = {"overhead": f"overhead, {entry.usd_each:.0%}", "outside": "outside the GPUs, as at an API"}
+        if entry.kind != "machines":
+            rows.append({"what": named.get(entry.kind, entry.what), cost: entry.usd})
     kept = [row for row in rows if row[cost]]
     return [*kept, {"what": "together", cost: own.usd_today}] if len(kept) > 1 else kept
 

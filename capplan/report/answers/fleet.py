@@ -5,9 +5,8 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.decision import SUREST_WITHIN
-from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import (
+    SUREST_WITHIN,
     FleetAnswer,
     Mix,
     Plan,
@@ -19,6 +18,7 @@ from capplan.fleet.review import Question, kernel_assumptions
 from capplan.questions.fleet import AskedFleet, prices_of_others
 from capplan.questions.fleet_answer import FAR_DEARER
 from capplan.questions.money.energy import Outlook
+from capplan.questions.plans.facts import demand_of_plan
 from capplan.questions.plans.plan_row import certainty_row, plan_inputs, plan_row
 from capplan.readers.plan_file import data_digests, plan_origin
 from capplan.report.answer import Answer, Table, columns, row_of
@@ -41,6 +41,8 @@ from capplan.report.answers.fleet_money import (
     outside_tables,
     outside_texts,
     paid_usd,
+    term_rows,
+    term_tables,
     total_result,
     total_texts,
 )
@@ -52,7 +54,6 @@ from capplan.report.answers.fleet_outlook import (
     growth_tables,
     outlook_over_time,
     over_time_assumptions,
-    over_time_parts,
     over_time_tables,
 )
 from capplan.report.answers.fleet_words import (
@@ -102,7 +103,7 @@ from capplan.report.answers.order import (
     ordered_texts,
     rack_texts,
 )
-from capplan.report.answers.owned import owned_rows, owned_texts, owned_uses
+from capplan.report.answers.owned import owned_rows, owned_texts
 from capplan.report.answers.replica import unknown_intervals
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario
@@ -149,7 +150,7 @@ def first_screen(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> An
             *most_assumed_texts(assumptions),
             *commitments_text(outlook.mixes),
             *total_texts(plan, outlook.total),
-            *owned_texts(plan, owned_uses(asked, answer)),
+            *owned_texts(asked, answer),
             *ordered_texts([plan]),
             *network_texts(plan),
             *rack_texts(plan),
@@ -454,9 +455,7 @@ def _fleet_result(
     )
     return {
         "scenario": asked.scenario.name,
-        "demand": asdict(
-            planned_demand(asked.question.demand, answer.chosen.responses_s if answer.chosen else 0.0)
-        ),
+        "demand": asdict(demand_of_plan(asked, answer.chosen)),
         "plans": plans,
         "rejected": [asdict(item) for item in answer.rejected],
         "evaluated": answer.evaluated,
@@ -479,16 +478,19 @@ def _fleet_result(
         "growth": growth_result(outlook.growth),
         "cash": cash_result(outlook.cash),
         "total_cost": total_result(outlook.total),
+        "prices_by_term": term_rows(outlook.terms),
         "outside": outside_rows(answer.chosen.outside) if answer.chosen and answer.chosen.outside else None,
         "over_budget": plan_row(answer.over_budget) if answer.over_budget else None,
         "over_budget_usd_per_month": over,
         "missed_usd_per_month": above(over, budget),
-        "narrower_weights": asdict(outlook.narrower) if outlook.narrower else None,
+        "narrower_weights": row_of(outlook.narrower, "weight_dtype gpus usd_per_month")
+        if outlook.narrower
+        else None,
         "carried": answer.carried
         and row_of(answer.carried, "traffic_fraction usd_per_month")
         | {"plan": plan_row(answer.carried.plan)},
         "mix": mix_result(answer),
-        "owned": owned_rows(owned_uses(asked, answer)),
+        "owned": owned_rows(asked, answer),
         "over_time": outlook_over_time(outlook),
         "relaxations": [
             {**row_of(each, "target limit_s needed_s"), "hardware": each.layout.device.name}
@@ -517,7 +519,7 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Iterat
     yield from growth_closing(outlook.growth, asked.scenario)
     yield from cash_texts(outlook.cash)
     yield from total_texts(answer.chosen, outlook.total)
-    yield from owned_texts(answer.chosen, owned_uses(asked, answer))
+    yield from owned_texts(asked, answer)
     yield from order_texts(answer.chosen)
     yield from mix_texts(answer)
     yield from hits_texts(asked, answer.chosen) if answer.chosen else ()
@@ -579,6 +581,7 @@ def _tables(
     yield from decision_tables(answer, promised=bool(asked.scenario.slo.targets))
     if not outlook.mixes:
         yield from offers_tables(answer.plans)
+    yield from term_tables(outlook.terms)
     rejected = [asdict(item) for item in answer.rejected]
     yield Table(rejected, title=rejected_text(answer), shown=_REJECTED, titles={"count": "candidates"})
 
@@ -588,7 +591,7 @@ def fleet_answer(
 ) -> Answer:
     """Return the plans, cheapest first, and the rejections by reason; exit code 4 where nothing is feasible."""
     outlook = outlook or Outlook()
-    over_time = over_time_parts(outlook)
+    over_time = outlook.over_time
     plans = [plan_row(plan) for plan in answer.written]
     own = {group.hardware for group in answer.chosen.groups} if answer.chosen else set(asked.prices)
     others = prices_of_others(asked, own)

@@ -5,12 +5,13 @@ from dataclasses import asdict
 from math import isclose
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Plan, offered_costs
-from capplan.money.cash import Cash, CostLine, total_usd
+from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, Offer, named_offers
+from capplan.money.ledger import Cash, Entry, cost_lines, machines_of, total_usd
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
+from capplan.questions.money.ledger import TermPrice
 from capplan.questions.plans.plan_row import OWN_PRICE, offers_row
 from capplan.report.answer import Table, columns, row_of
 from capplan.scenario.scenario_file import Currency
@@ -84,12 +85,17 @@ _TERM_TITLES = {
 }
 
 
+def cash_rows(cash: Cash) -> list[dict[str, Any]]:
+    """Return what is paid in each month."""
+    return [{**asdict(row), "usd": row.usd} for row in cash.months]
+
+
 def cash_result(cash: Cash | None) -> dict[str, Any] | None:
     """Return the payments of each month, and what is owed and worth after the last; None without commitments in the mix."""
     if cash is None:
         return None
     return {
-        "months": [{**asdict(row), "usd": row.usd} for row in cash.months],
+        "months": cash_rows(cash),
         **row_of(cash, "bound_usd bound_until_month worth_usd interest_usd"),
         "terms": list(cash.begun),
     }
@@ -99,7 +105,7 @@ def cash_tables(cash: Cash | None) -> tuple[Table, ...]:
     """Return what is paid in which month, and what each term costs by the month in which it begins; nothing if every month pays alike."""
     if cash is None or len({round(row.usd, 2) for row in cash.months}) == 1:
         return ()
-    rows = [{**asdict(row), "usd": row.usd} for row in cash.months]
+    rows = cash_rows(cash)
     shown = columns("month upfront_usd running_usd residual_usd usd interest_usd cost_usd")
     kept = tuple(name for name in shown if name in {"month", "usd"} or any(row[name] for row in rows))
     months = Table(rows, title="Cash: what is paid in which month", shown=kept, titles={"usd": "paid"})
@@ -147,25 +153,25 @@ def cash_texts(cash: Cash | None) -> Iterator[str]:
 _TOTAL_TITLES = {"what": "line", "usd_each": "price of one", "usd": "cost", "basis": "price from"}
 
 
-def total_rows(lines: Sequence[CostLine]) -> list[dict[str, Any]]:
+def total_rows(lines: Sequence[Entry]) -> list[dict[str, Any]]:
     """Return the lines of a total cost; quantity times price is the cost of a line."""
-    return [row_of(line, "what quantity unit usd_each usd basis") for line in lines]
+    return [row_of(line, "what quantity unit usd_each usd basis") for line in cost_lines(lines)]
 
 
-def total_result(lines: Sequence[CostLine]) -> dict[str, Any] | None:
+def total_result(lines: Sequence[Entry]) -> dict[str, Any] | None:
     """Return the total cost with its lines, as JSON has them; None without a price."""
     return {"usd": total_usd(lines), "lines": total_rows(lines)} if lines else None
 
 
-def total_table(lines: Sequence[CostLine]) -> Table:
+def total_table(lines: Sequence[Entry]) -> Table:
     """Return the lines of a total cost, and their sum."""
     end = {"what": "total", "usd": total_usd(lines)}
     return Table([*total_rows(lines), end], title="Total cost", titles=_TOTAL_TITLES)
 
 
-def total_texts(plan: Plan | None, lines: Sequence[CostLine]) -> Iterator[str]:
+def total_texts(plan: Plan | None, lines: Sequence[Entry]) -> Iterator[str]:
     """Yield the total cost in words, if it is not what the machines cost."""
-    machines = total_usd([line for line in lines if line.commitment is not None])
+    machines = total_usd(machines_of(lines))
     if plan is None or not lines or isclose(total_usd(lines), machines):
         return
     span = "for the job" if plan.is_of_job else "a month"
@@ -176,7 +182,7 @@ _NAMES = {"low": "lowest", "likely": "median", "high": "highest"}
 
 
 def _has_range(plan: Plan) -> bool:
-    costs = offered_costs(plan)
+    costs = plan.offers
     return bool(costs) and costs["low"][0] < costs["high"][0]
 
 
@@ -225,7 +231,7 @@ def offers_closing(plan: Plan | None) -> Iterator[str]:
     """Yield what the recommended plan costs at the lowest and at the highest offers; nothing without a range."""
     if plan is None or not _has_range(plan):
         return
-    costs, row = offered_costs(plan), offers_row(plan)
+    costs, row = plan.offers, offers_row(plan)
     assert row is not None
     ends = {
         side: ", ".join(f"${row[side][key]:,.0f} {_SPANS[key]}" for key in _period_keys(row))
@@ -236,6 +242,44 @@ def offers_closing(plan: Plan | None) -> Iterator[str]:
 
 
 _SPANS = {"usd_per_month": "per month", "usd_per_year": "per year", "usd_per_job": "for the job"}
+
+
+def term_rows(terms: Sequence[TermPrice]) -> list[dict[str, Any]]:
+    """Return the public prices of the GPUs of a plan by term: of one GPU, and of all of them for a month or a job."""
+    rows = []
+    for term in terms:
+        price, offer = term.price, term.price.records[0]
+        span = "month" if term.hours == HOURS_PER_MONTH else "job"
+        sides = {
+            "": price.usd_per_hour,
+            "lowest_": price.low_usd_per_hour,
+            "highest_": price.high_usd_per_hour,
+        }
+        rows.append(
+            {
+                **row_of(term, "hardware gpus"),
+                "commitment": price.commitment,
+                **{f"{side}usd_per_gpu_hour": usd for side, usd in sides.items()},
+                **{f"{side}usd_per_{span}": usd * term.gpus * term.hours for side, usd in sides.items()},
+                "price_basis": term.basis,
+                **row_of(offer, "provider date source"),
+            }
+        )
+    return rows
+
+
+def term_tables(terms: Sequence[TermPrice]) -> Iterator[Table]:
+    """Yield the public prices by term; nothing if fewer than two ways to pay have one."""
+    rows = term_rows(terms)
+    span = next((name for name in ("usd_per_month", "usd_per_job") if rows and name in rows[0]), "")
+    shown = f"hardware commitment lowest_usd_per_gpu_hour usd_per_gpu_hour highest_usd_per_gpu_hour {span} price_basis provider date"
+    yield Table(
+        rows,
+        title="Public prices by term",
+        shown=columns(shown),
+        titles={"commitment": "", "provider": "median offer", "date": "price of"},
+        spare=columns("price_basis provider highest_usd_per_gpu_hour lowest_usd_per_gpu_hour"),
+    )
 
 
 _COMMITMENT_TITLES = {
@@ -303,7 +347,7 @@ def commitments_result(mixes: tuple[AskedMix, ...]) -> dict[str, Any] | None:
 
 
 def _layouts_text(plan: Plan) -> str:
-    return " + ".join(group.layout.in_words(group.weight_dtype) for group in plan.groups)
+    return " + ".join(group.layout.in_words() for group in plan.groups)
 
 
 def _plan_row(item: AskedMix) -> dict[str, Any]:

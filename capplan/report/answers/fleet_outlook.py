@@ -81,16 +81,9 @@ def over_time_assumptions(over_time: OverTime) -> tuple[Assumption, ...]:
     )
 
 
-def over_time_parts(outlook: Outlook) -> dict[str, OverTime]:
-    """Return the replicas over time by pool; without a name where all of them are alike."""
-    if outlook.over_time is not None:
-        return {"": outlook.over_time}
-    return dict(zip(outlook.group_names, outlook.pools_over_time, strict=False))
-
-
 def outlook_over_time(outlook: Outlook) -> dict[str, Any] | None:
     """Return GPUs and GPU-hours over time, of each pool where the plan has some; None without a load curve."""
-    parts = {pool: over_time_result(part) for pool, part in over_time_parts(outlook).items()}
+    parts = {pool: over_time_result(part) for pool, part in outlook.over_time.items()}
     return parts.get("", parts or None)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from math import ceil
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from capplan.assumption import Assumption, by_what_to_do
 from capplan.fleet.plan import (
@@ -25,9 +25,6 @@ from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Table, columns, row_of
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
-
-if TYPE_CHECKING:
-    from capplan.questions.narrower import NarrowerWeights
 
 WITH_MIX = "with its mix of commitments"
 SURER = 0.9
@@ -63,7 +60,7 @@ def most_assumed_texts(assumptions: Sequence[Assumption]) -> Iterator[str]:
         yield f"assumed: {item.what.partition('; ')[0]}; replace with {item.replace}"
 
 
-def narrower_text(plan: Plan, narrower: "NarrowerWeights | None") -> str:
+def narrower_text(plan: Plan, narrower: Plan | None) -> str:
     """Return what narrower weights make of the cost of a plan with the same layout; empty where they save nothing."""
     if narrower is None:
         return ""
@@ -194,6 +191,7 @@ def measuring_texts(answer: FleetAnswer) -> Iterator[str]:
             "a benchmark of one replica for ten minutes decides, and capplan verify-plan compares it with the plan"
         )
     for device in steps.unmeasured:
+        assert device.usd_per_month is not None
         usd = (plan.usd_per_month or 0.0) - device.usd_per_month
         yield (
             f"no kernel of {device.hardware} was measured, so its chance to meet the SLO is lower: as predicted, {device.gpus} x {device.hardware} are enough for "
@@ -346,18 +344,14 @@ def layout_text(plan: Plan, *, kv: bool = False) -> str:
     """Return parallelism and dtypes of one replica, of either pool, as short text, with the KV dtype where plans differ in it."""
     if plan.is_mix and len(plan.groups) > 1:
         return "; ".join(
-            f"{name}: {group.layout.in_words(group.weight_dtype)}{_drafts_text(group.draft_tokens)}"
+            f"{name}: {group.layout.in_words()}{_drafts_text(group.draft_tokens)}"
             for name, group in zip(plan.group_names, plan.groups, strict=True)
         )
     drafts = _drafts_text(plan.draft_tokens)
     if plan.has_pools:
-        words = (f"{group.role} {group.layout.in_words(group.weight_dtype)}" for group in plan.groups)
+        words = (f"{group.role} {group.layout.in_words()}" for group in plan.groups)
         return ", ".join(words) + drafts
-    return (
-        plan.single.layout.in_words(plan.single.weight_dtype)
-        + (f", KV {plan.single.layout.kv_format}" if kv else "")
-        + drafts
-    )
+    return plan.single.layout.in_words() + (f", KV {plan.single.layout.kv_format}" if kv else "") + drafts
 
 
 def _drafts_text(count: int | None) -> str:
@@ -453,7 +447,7 @@ def acquired_text(plan: Plan, verb: str = "order") -> str:
 
 
 def _named_group_text(group: Group, name: str) -> str:
-    return f"{name} ({_replicas_text(group)}; {group.layout.in_words(group.weight_dtype)})"
+    return f"{name} ({_replicas_text(group)}; {group.layout.in_words()})"
 
 
 def owned_cost_text(plan: Plan) -> str:
@@ -539,7 +533,7 @@ _SENT = columns(
 def pool_text(pool: Group) -> str:
     """Return one pool as short text, such as '4 x 2 h200-sxm (TP2, fp8)', spares included."""
     layout = pool.layout
-    return f"{pool.replicas} x {layout.devices} {layout.device.name} ({layout.in_words(pool.weight_dtype)})"
+    return f"{pool.replicas} x {layout.devices} {layout.device.name} ({layout.in_words()})"
 
 
 def pools_text(plan: Plan) -> str:

@@ -1,51 +1,37 @@
 """GPUs that are there already: what of them a plan uses and what that carries, and why the others are unused."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Mix, NoMix, Plan
 from capplan.money.order import Machine, machines_per_replica, owned_price_text
 from capplan.questions.fleet import AskedFleet
-from capplan.report.answer import row_of
 from capplan.report.answers.fleet_words import paid_text, uneconomical_text
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedUse:
-    """Machines of one kind that are there already, and what a plan does with them."""
-
-    machine: Machine
-    machines: int
-    used: int
-    """Machines that the plan uses."""
-    replicas: int
-    """Replicas of the plan on them, spares included."""
-    usd_per_hour: float
-    """Stated price of one machine in use, without electricity; zero if nothing is stated."""
-    reason: str = ""
-    """Why the others are unused; empty if there are none."""
-
-    @property
-    def unused(self) -> int:
-        """Machines that no replica of the plan is on."""
-        return self.machines - self.used
-
-
-def owned_uses(asked: AskedFleet, answer: FleetAnswer) -> tuple[OwnedUse, ...]:
-    """Return what the recommended plan does with each kind of machine that is there already."""
+def owned_rows(asked: AskedFleet, answer: FleetAnswer) -> list[dict[str, Any]]:
+    """Return what the recommended plan does with each kind of machine that is there already, with the keys of JSON."""
     plan = answer.chosen
     order = None if plan is None else plan.order
-    found = []
+    rows = []
     for machine in asked.scenario.fleet.machines.own:
         lines = [line for line in order.lines if _same(line.machine, machine)] if order else []
         placed = [item for item in order.placed if _same(item.machine, machine)] if order else []
         count, used = machine.most or 0, sum(line.count for line in lines)
-        replicas = sum(item.machines // item.span * item.replicas for item in placed)
-        reason = _reason(asked, answer, machine, used) if used < count else ""
-        usd = next((line.machine.usd_per_hour for line in lines), 0.0)
-        found.append(OwnedUse(machine, count, used, replicas, usd, reason))
-    return tuple(found)
+        rows.append(
+            {
+                "machine": machine.sku,
+                "hardware": machine.device,
+                "gpus": machine.gpus,
+                "machines": count,
+                "used": used,
+                "unused": count - used,
+                "replicas": sum(item.machines // item.span * item.replicas for item in placed),
+                "usd_per_hour": next((line.machine.usd_per_hour for line in lines), 0.0),
+                "reason": _reason(asked, answer, machine, used) if used < count else None,
+            }
+        )
+    return rows
 
 
 def _same(machine: Machine, owned: Machine) -> bool:
@@ -94,26 +80,12 @@ def _divided_text(asked: AskedFleet, answer: FleetAnswer) -> str:
     return "; to give them a part of the requests: --set fleet.mix=any"
 
 
-def owned_rows(uses: Sequence[OwnedUse]) -> list[dict[str, Any]]:
-    """Return the machines that are there already with the keys of JSON."""
-    return [
-        {
-            "machine": use.machine.sku,
-            "hardware": use.machine.device,
-            "gpus": use.machine.gpus,
-            **row_of(use, "machines used unused replicas usd_per_hour"),
-            "reason": use.reason or None,
-        }
-        for use in uses
-    ]
-
-
-def owned_texts(plan: Plan | None, uses: Sequence[OwnedUse]) -> Iterator[str]:
+def owned_texts(asked: AskedFleet, answer: FleetAnswer) -> Iterator[str]:
     """Yield what of the machines that are there already is used, and what it carries and counts as; and what is unused, and why."""
-    for use in uses:
-        name = use.machine.name
-        if use.used and plan is not None:
-            price = owned_price_text(use.usd_per_hour, powered=bool(plan.energy_usd_per_hour))
-            yield f"use: {use.used} x {name} of your own, {price}, for {use.replicas} of the {plan.replicas} replicas"
-        if use.unused:
-            yield f"unused: {use.unused} x {name} of your own: {use.reason}"
+    plan = answer.chosen
+    for machine, row in zip(asked.scenario.fleet.machines.own, owned_rows(asked, answer), strict=True):
+        if row["used"] and plan is not None:
+            price = owned_price_text(row["usd_per_hour"], powered=bool(plan.energy_usd_per_hour))
+            yield f"use: {row['used']} x {machine.name} of your own, {price}, for {row['replicas']} of the {plan.replicas} replicas"
+        if row["unused"]:
+            yield f"unused: {row['unused']} x {machine.name} of your own: {row['reason']}"

@@ -376,7 +376,7 @@ def _closing(
 def _calibrating(asked: AskedFleet, plan: Plan, verification: Verification, results: tuple[Path, ...]) -> str:
     """Return the command that calibrates from the measurement, with all settings of the replica that was measured."""
     group, result = plan.single, verification.result
-    spec = spec_of_layout(group.layout, group.weight_dtype, asked.question)
+    spec = spec_of_layout(group.layout, asked.question)
     replica = replica_words(asked.scenario, spec, group.weight_dtype)
     own = ["--model", asked.scenario.model, *replica, "-o", CALIBRATION_FILE]
     if not verification.fits_means:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.money.portfolio import Portfolio
 from capplan.report.answer import Answer, Table
+from capplan.report.answers.compare import rates_texts
 
 _TITLES = {"name": ""}
 
@@ -65,9 +66,5 @@ def _closing(found: Portfolio) -> Iterator[str]:
     if over is not None:
         words = f"${over:,.0f} too much" if over > 0.0 else f"${-over:,.0f} are left"
         yield f"the budget of all services is ${found.budget_usd:,.0f} per month: {words}"
-    for words, rates in (("shared", found.rates), ("separate", found.separate_rates)):
-        if rates is not None and rates.utilisation_fraction is not None:
-            yield (
-                f"{words}: reservations cover {rates.coverage_fraction:.0%} of the cost on demand, replicas run in {rates.utilisation_fraction:.0%} of "
-                f"what they cost; effective savings rate {rates.effective_savings_fraction:.1%}"
-            )
+    yield from rates_texts(found.rates, "shared: ")
+    yield from rates_texts(found.separate_rates, "separate: ")

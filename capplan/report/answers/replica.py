@@ -18,10 +18,10 @@ from capplan.model.sharding import network_adapter_elements
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
-from capplan.replica.plans import engine_scheduling, exchange_of, replica_scheduling
+from capplan.replica.plans import card_plans, engine_scheduling, exchange_of, replica_scheduling
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.replica.speculation import MEASURED_PAIRS, DraftModel, Speculation
+from capplan.replica.spec import ReplicaSpec, card_layers, served_context_tokens
+from capplan.replica.speculation import DraftModel, Speculation, measured_pairs
 from capplan.report.answer import Answer, Table, columns, row_of
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
     place = f"{spec.devices} x {spec.device.name}"
     verdict = "fits" if fit.fits else "does not fit"
     changes = list(fit.changes)
-    steps, split = waterfall(fit), _split_figures(spec)
+    steps, split, cards = waterfall(fit), _split_figures(spec), _card_rows(spec)
     hidden = _IN_WATERFALL | (_OF_CACHES if spec.network.bidirectional else set())
     shown = tuple(name for name in figures if name not in hidden)
     closing = (
@@ -185,10 +185,12 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
             "changes": changes,
             "waterfall": steps,
             **({"split": split} if split else {}),
+            **({"cards": cards} if cards else {}),
         },
         tables=(
             Table([figures], upright=True, shown=shown, titles=_WATERFALL_TITLES),
-            Table(steps, title="Memory of one GPU"),
+            Table(cards, title="Cards, the LM head counted as a layer"),
+            Table(steps, title="Memory of the fullest card" if cards else "Memory of one GPU"),
             Table([split] if split else [], title=SPLIT, upright=True, titles=_SPLIT_TITLES),
             Table(changes, title="Any of these makes it fit"),
         ),
@@ -198,6 +200,20 @@ def fit_answer(fit: Fit, assumptions: Sequence[Assumption], warnings: Sequence[s
         warnings=(*warnings, *([_ENCODER_PROFILE] if _encoder_is_profiled(spec) else [])),
         exit_code=0 if fit.fits else DOES_NOT_FIT,
     )
+
+
+def _card_rows(spec: ReplicaSpec) -> list[dict[str, Any]]:
+    """Return what each card of a machine holds; nothing of a single device."""
+    if not spec.device.cards:
+        return []
+    counts = [count for count in card_layers(spec) if count]
+    return [
+        {"hardware": card.device.name, "layers": count, **_amounts(plan, _OF_A_CARD)}
+        for count, (card, plan) in zip(counts, card_plans(spec), strict=True)
+    ]
+
+
+_OF_A_CARD = columns("weight_bytes activation_bytes non_torch_bytes kv_bytes_available max_concurrency")
 
 
 SPLIT = "Split between the device and its host"
@@ -236,7 +252,7 @@ def _offload_hints(fit: Fit) -> tuple[str, ...]:
             "capplan export --model MODEL --target llamacpp with the same options writes this as a command",
         )
     offloads = spec.profile.engine == LLAMACPP and spec.device.pcie_bytes_per_s is not None
-    if fit.fits or spec.offload is not None or not offloads:
+    if fit.fits or spec.offload is not None or not offloads or spec.devices > 1 or spec.device.cards:
         return ()
     return ("--host-bandwidth '80 GB/s' finds the fastest split with the memory of the host",)
 
@@ -259,7 +275,7 @@ def _amounts(plan: MemoryPlan, names: Sequence[str]) -> dict[str, float]:
 
 def _memory_figures(fit: Fit) -> dict[str, Any]:
     plan, spec = fit.plan, fit.spec
-    scheduling = replica_scheduling(engine_scheduling(spec), spec.sharding)
+    scheduling = replica_scheduling(engine_scheduling(spec), spec.batching)
     amounts = _amounts(plan, (*OF_A_GPU, "kv_cache_tokens", "max_concurrency", "reserved_bytes_per_sequence"))
     tokens = 0 if spec.network.bidirectional else int(max(0.0, amounts["kv_cache_tokens"]))
     sequences, groups = max(0.0, amounts["max_concurrency"]), int(spec.sharding.data)
@@ -397,7 +413,7 @@ def spec_answer(
         "best": best,
         **row_of(speculated, "breakeven_batch largest_batch"),
         "memory": memory,
-        "measured": [asdict(pair) | {"ratio": pair.ratio} for pair in MEASURED_PAIRS],
+        "measured": measured_pairs(),
     }
     return Answer(
         command="spec",
@@ -468,8 +484,8 @@ def closing_of(speculated: Speculation, *, stated: bool) -> Iterator[str]:
 
 def _measured_text() -> str:
     """Return what was measured with and without drafts, next to what is predicted."""
-    ratios = [pair.ratio for pair in MEASURED_PAIRS]
-    fewest = min(pair.requests for pair in MEASURED_PAIRS)
+    ratios = [pair["ratio"] for pair in measured_pairs()]
+    fewest = min(pair["requests"] for pair in measured_pairs())
     gains = sum(ratio > 1.0 for ratio in ratios)
     return (
         f"the gain at every batch size is extrapolated from step times: {gains or 'none'} of {len(ratios)} measured pairs of runs with and "

@@ -224,7 +224,7 @@ _CASCADE_TITLES = {
 
 def cascade_answer(found: CascadeAnswer) -> Answer:
     """Return the fleets, the total against the large model only, the break-even share, and the waits."""
-    cost = "usd_per_job" if found.alone.paid.of_job else "usd_per_month"
+    cost = "usd_per_job" if found.alone.paid.plan.is_of_job else "usd_per_month"
     rows = [
         {
             "fleet": _NAMES[part.part],
@@ -338,7 +338,7 @@ def _cascade_result(
 
 
 def _cascade_headline(found: CascadeAnswer) -> str:
-    span = "for the job" if found.alone.paid.of_job else "per month"
+    span = "for the job" if found.alone.paid.plan.is_of_job else "per month"
     usd, alone = found.usd, found.alone.paid.machines_usd
     bought = " and ".join(f"{purchase_text(part.plan)} for {part.model}" for part in found.parts)
     return f"{found.scenario.name}: {bought}, ${usd:,.0f} {span}, {against_text(usd, alone)} {found.alone.model} for every request (${alone:,.0f})"

@@ -6,7 +6,8 @@ from shlex import quote
 from typing import Any
 
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plans.drift import Change, Drift, Replan, Watch
+from capplan.questions.plans.drift import Change, Replan, Watch
+from capplan.questions.plans.plan_verification import Compared
 from capplan.readers.plan_file import PlanFile
 from capplan.recorded.traces.prometheus_server import Observed
 from capplan.report.answer import Answer, Table, row_of
@@ -20,7 +21,7 @@ def watch_answer(asked: AskedFleet, file: PlanFile, watch: Watch) -> Answer:
     """Return whether a plan still holds under the traffic that its engines had; exit code 4 if it does not."""
     checked = check_answer(asked, file, watch.checks)
     follow, drift = asdict(watch.follow) if watch.follow else None, list(map(_drift_row, watch.rows))
-    drifted = [row.what for row in watch.rows if not row.inside]
+    drifted = [row.quantity for row in watch.rows if not row.inside]
     closing = []
     if watch.follow is not None and watch.follow.change_usd_per_month is not None:
         change = watch.follow.change_usd_per_month
@@ -79,8 +80,9 @@ def _spread(seen: Observed, name: str, measured: Mapping[str, float | None]) -> 
     return {"mean": measured.get(f"{name}_s"), **percentiles}
 
 
-def _drift_row(row: Drift) -> dict[str, Any]:
-    return asdict(row) | {"inside": row.inside}
+def _drift_row(row: Compared) -> dict[str, Any]:
+    found = {"what": row.quantity, "planned": row.predicted, **row_of(row, "low high")}
+    return found | {"observed": row.measured, "inside": row.inside}
 
 
 def drift_table(watch: Watch) -> Table:
@@ -92,13 +94,13 @@ def drift_table(watch: Watch) -> Table:
     )
 
 
-def _shown(row: Drift) -> dict[str, Any]:
-    name = row.what.partition(".")[0]
-    values = (row.planned, row.low, row.high, row.observed)
+def _shown(row: Compared) -> dict[str, Any]:
+    name = row.quantity.partition(".")[0]
+    values = (row.predicted, row.low, row.high, row.measured)
     screen = screen_of("request_rate" if name == "mean_request_rate" else name, list(values))
     texts = [shown_number(value, screen.factor) for value in values]
     named = dict(zip(("planned", "low", "high", "observed"), texts, strict=True))
-    return {"what": row.what, **named, "unit": screen.unit, "inside": row.inside}
+    return {"what": row.quantity, **named, "unit": screen.unit, "inside": row.inside}
 
 
 def replan_answer(asked: AskedFleet, file: PlanFile, watch: Watch, found: Replan) -> Answer:

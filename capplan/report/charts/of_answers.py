@@ -381,4 +381,5 @@ def fleet_charts(answer: FleetAnswer, outlook: Outlook) -> list[Chart]:
     """Return what required confidence costs, and load against fleet where the load has a curve; none where there is no plan."""
     certainty = certainty_chart(answer.certainty)
     charts: list[Chart] = [certainty] if certainty else []
-    return [*charts, load_chart(outlook.over_time)] if outlook.over_time else charts
+    alike = outlook.over_time.get("")
+    return [*charts, load_chart(alike)] if alike else charts
