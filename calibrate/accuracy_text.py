@@ -111,21 +111,21 @@ does at r requests per second what the predicted one does at s times r, s times 
 the probability that s is at most the largest slowness at which they all still hold. That is one number for all latencies, so the probability
 is a joint one; for a single target it is taken from the runs' own values of that latency.
 
-- The slowness of a measured open-loop run is the one at which its replay gives what was measured: for both latencies at once the larger of the two.
-  Its logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): what kernels are off by, and a host that takes some milliseconds more
-  or less whatever the step, so that plans of small models are less sure. Its bias is kept: half of the runs are slower than the median, which is not 1.
-- No open loop with latent attention was measured: such plans get 1.6 times the width, which is an assumption; mixtures of experts have few. Whether
-  the kernels of a device were timed made no difference to be seen. A 95th percentile that was not measured is placed between the median and the 99th.
-- h is the time with which left-out sources are predicted best: runs of one source share its hosts, and yours are others. Runs whose client runs the
-  engine are among them for that: how hosts differ is what they tell, and a scale that goes with the step does not carry it over to long steps.
-- Closed loops cannot stand in for open ones: their times per token are predicted much more closely. A spread of slowness that is taken from them
-  promises more than holds in open loops.
+- The runs are of servers whose engine has a process of its own, within capacity: no deployment runs its engine in the client's process. The slowness of
+  an open loop is the one at which its replay gives what was measured: for both latencies at once the larger of the two. In a closed loop everything takes longer by the
+  slowness, so it is measured over predicted; its slowest first tokens hold cold starts and the first burst, and do not count.
+- Few open loops were measured, of one source on one GPU, and closed loops are predicted more closely. So each group (source, model, device) has one vote,
+  however many runs it has, and the table tells how often claims hold in open loops by themselves.
+- The logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): what kernels are off by, and a host that takes some milliseconds more
+  or less whatever the step; h is the time with which left-out sources are predicted best. The bias is kept: half of the groups are slower than the median, which is not 1.
+- No open loop with latent attention was measured: such plans get 1.6 times the width, which is an assumption; mixtures of experts have few.
+  A 95th percentile that was not measured is placed between the median and the 99th.
+- Until November 2026 most runs behind this table had the engine in the client's process, and small models were the least sure of all: a plan at 80 % took up to five times
+  the GPUs of one at the predicted time, though none of its picks among published runs was above its limit ([choices](choices.md)).
 
 Below, each limit lies where it should hold with the claimed probability, by the distribution of all other groups (source, model, device), models or sources;
-the host numbers of each prediction were fitted without its group. Runs in overload finish under 80 % of the rate that they are offered; no plan is sized there.
-With a whole source left out there is hardly another: most of AccelMark's runs are of an engine in the client's process, those of
-inference-sim of one careful setup, so neither tells the width of the other. A new installation is a new source: test a plan under load before
-its last tenth of certainty is paid for.
+the host numbers of each prediction were fitted without its group. A new installation is a new source: test a plan under load before its last tenth of certainty
+is paid for.
 """
 
 NOBODY_TIMED = """A device without timings borrows the kernels of a relative: of its own generation where one was timed, else of another; its datasheet is its

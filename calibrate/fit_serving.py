@@ -56,15 +56,16 @@ from calibrate.host_rows import (
 from calibrate.interval_fit import UNITS, Residual, conformal_intervals
 from calibrate.left_out import left_out_text
 from calibrate.left_out_scores import LEFT_OUT_FILE
-from calibrate.open_loops import OPEN_LOOPS_FILE, OpenValue, open_loops_text, open_values
+from calibrate.open_loops import OPEN_LOOPS_FILE, OpenValue, open_loops_text, open_values, runs_in_client
 from calibrate.slow_runs import SLOW_RUNS_FILE, SlowValue, slow_runs, slow_runs_text, slow_values
-from calibrate.slowness_fit import P95, fitted_host_s, questions, slowness_table, slowness_text
+from calibrate.slowness_fit import P95, slowness_table, slowness_text
 from capplan.accuracy.bounded import LEAST_POINTS, PROBABILITIES, Interval
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
 from capplan.engine.lookup import HOST_TIMES_FILE, host_times
 from capplan.engine.profile import HostOverhead
 from capplan.errors import InputError
+from capplan.readers.catalogue.efficiency import shipped_slowness
 from capplan.recorded.measured import measured_table
 
 GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
@@ -286,8 +287,12 @@ def _slow_values_of_place(place: int, host: HostOverhead) -> list[SlowValue]:
 
 
 def left_out_slowness(others: Mapping[tuple[str, str], Hosts]) -> list[SlowValue]:
-    """Return the slowness of every open-loop run, predicted with the numbers of the other groups."""
-    places = [place for place, item in enumerate(_ITEMS) if item.benchmark.kind == "online_rate"]
+    """Return the slowness of every run of a server whose engine has a process of its own, predicted with the numbers of the other groups."""
+    places = [
+        place
+        for place, item in enumerate(_ITEMS)
+        if item.benchmark.kind in ("online_rate", "online_conc") and not runs_in_client(item.row)
+    ]
     hosts = [host_of(others["group", _ITEMS[place].group], era_of(_ITEMS[place])) for place in places]
     return [value for found in in_processes(_slow_values_of_place, places, hosts, chunk=1) for value in found]
 
@@ -443,14 +448,15 @@ def main(arguments: Sequence[str]) -> int:
     report("in sample", own)
     for ruler, unseen_rows in unseen.items():
         report(f"{ruler} left out", unseen_rows)
+    SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(others)), encoding="utf-8")
+    slow = slow_runs()
+    table = slowness_table(slow)
+    (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
+    shipped_slowness.cache_clear()
     intervals, coverage = conformal_intervals({ruler: regime_residuals(unseen[ruler]) for ruler in UNITS})
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
-    SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(others)), encoding="utf-8")
     OPEN_LOOPS_FILE.write_text(open_loops_text(left_out_open_loops(fit, others)), encoding="utf-8")
-    slow = slow_runs()
-    table = slowness_table(slow, fitted_host_s(questions(slow)))
-    (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
     for (ruler, name), entry in sorted(coverage.items()):
         held = ", ".join(f"{100 * level:g} %: {100 * share:.1f} %" for level, share in entry.held.items())
         print(f"{ruler} left out, {name}: {held} of {entry.values} values")

@@ -1,5 +1,7 @@
-"""Slowness of measured open-loop runs: for each value, the slowness of the replica at which the replay reproduces it.
+"""Slowness of measured servers: for each value of a run, the slowness of the replica at which the replay reproduces it.
 
+Runs of servers whose engine has a process of its own, within capacity: plans are made for such. In a closed loop everything takes
+longer by the slowness, so it is measured over predicted; its slowest first tokens hold cold starts and the first burst, and say nothing.
 `calibrate/slowness.csv` holds them, each run predicted with the host numbers of the other groups; written by
 `python -m calibrate.fit_serving`.
 """
@@ -20,7 +22,6 @@ from capplan.accuracy.benchmark import Benchmark
 from capplan.accuracy.bounded import network_class
 from capplan.accuracy.replay import Servers, overloaded, replayed_columns
 from capplan.accuracy.serving import measured_columns
-from capplan.accuracy.slowness import Load
 from capplan.engine.profile import HostOverhead
 from capplan.errors import CapplanError
 from capplan.numbers import Array
@@ -36,13 +37,14 @@ LATEST = 1e12
 
 @dataclass(frozen=True, slots=True)
 class SlowValue:
-    """One measured latency of an open-loop run."""
+    """One measured latency of a run."""
 
     row: str
     group: str
     """Source, model and device."""
     network_class: str
-    load: Load
+    is_open: bool
+    """Requests arrive at a rate; else clients send them one after the other."""
     step_s: float
     """Predicted time per output token."""
     column: str
@@ -114,11 +116,13 @@ def slowness_at(slownesses: Array, latencies: Array, latency: float) -> float:
 
 
 def slow_values(item: Item, host: HostOverhead) -> list[SlowValue]:
-    """Return every measured latency of an open-loop run with its slowness, predicted with some host times."""
-    replica = replica_with(item, host)
+    """Return every measured latency of a run with its slowness, predicted with some host times; none of an open loop beyond capacity."""
+    replica, is_open = replica_with(item, host), item.benchmark.request_rate is not None
     try:
         usual = replayed_columns(item.benchmark, Servers(replica))
-        replays = [slowed_columns(item.benchmark, replica, float(s)) for s in SLOWNESSES]
+        if overloaded(item.benchmark, usual):
+            return []
+        replays = [slowed_columns(item.benchmark, replica, float(s)) for s in SLOWNESSES if is_open]
     except CapplanError:
         return []
     own = partial(
@@ -126,17 +130,19 @@ def slow_values(item: Item, host: HostOverhead) -> list[SlowValue]:
         row=item.row.get("id", ""),
         group=item.group,
         network_class=network_class(replica.spec.network),
-        load="overload" if overloaded(item.benchmark, usual) else "open",
+        is_open=is_open,
         step_s=usual["tpot_ms_mean"] / 1e3,
     )
     return [
         own(
             column=column,
             ratio=measured / usual[column],
-            slowness=slowness_at(SLOWNESSES, np.array([columns[column] for columns in replays]), measured),
+            slowness=slowness_at(SLOWNESSES, np.array([columns[column] for columns in replays]), measured)
+            if is_open
+            else measured / usual[column],
         )
         for column, measured in measured_columns(item.row).items()
-        if column.partition("_")[0] in {"ttft", "tpot"}
+        if column.startswith(("ttft_", "tpot_") if is_open else ("ttft_ms_mean", "ttft_ms_p50", "tpot_"))
     ]
 
 
@@ -165,7 +171,7 @@ def slow_runs(path: Path = SLOW_RUNS_FILE) -> list[SlowValue]:
                 row["row"],
                 row["group"],
                 row["network_class"],
-                "overload" if row["load"] == "overload" else "open",
+                row["is_open"] == "True",
                 float(row["step_s"]),
                 row["column"],
                 float(row["ratio"]),

@@ -25,7 +25,6 @@ Latencies: TypeAlias = Literal["ttft", "tpot", "both"]
 """Latencies with a limit; both: the slower of the two decides."""
 Part: TypeAlias = Literal["middle", "p95", "p99"]
 """Mean and median are the middle; no 95th percentile was measured: it lies between median and 99th by its normal quantile."""
-Load: TypeAlias = Literal["open", "overload"]
 
 FEW_GROUPS = 12
 """Groups of runs (source, model, device) below which a distribution is called thin."""
@@ -48,7 +47,7 @@ class Slowness:
     log_quantiles: tuple[float, ...]
     """Logarithms at PROBABILITIES, ascending."""
     rows: int
-    """Measured open-loop runs behind it."""
+    """Measured runs behind it."""
     groups: int
     """Sources, models and devices of these runs."""
     thin: bool
@@ -62,7 +61,7 @@ class Slowness:
     def rests_on(self) -> str:
         """Return in words what was measured."""
         if self.left_out_error_fraction is None:
-            return f"{self.rows} measured open-loop runs in {self.groups} groups"
+            return f"{self.rows} measured runs in {self.groups} groups"
         return f"{self.rows} results of this deployment, left-out error {self.left_out_error_fraction:.1%}"
 
     def quantile(self, confidence: float) -> float:
@@ -231,7 +230,7 @@ class SlownessTable:
     host_s: float
     """Part that is not: time by which the host is slower or faster."""
     regimes: Mapping[str, SlownessRegime]
-    """Distribution of each kind of run, by latencies/part/load."""
+    """Distribution by latencies/part."""
     classes: Mapping[str, int]
     """Class of network -> groups of open-loop runs."""
 
@@ -319,7 +318,6 @@ def slowness_of(
     *,
     network_class: str,
     step_s: float,
-    load: Load = "open",
     on_slice: bool = False,
     unmeasured_kernels: int = 0,
 ) -> Slowness:
@@ -332,13 +330,12 @@ def slowness_of(
     network_class : dense, moe, mla
     step_s : [s]
         predicted mean time per output token of the replica at its load
-    load : open; overload where requests come faster than they are served
     on_slice : the replica is on a slice of a device, on which no open loop was measured
     unmeasured_kernels : [-]
         0 where kernels were timed on the device or on one of its generation; 1 where they were on another generation; 2 of another vendor
     """
     latencies, part = latencies_of_targets(targets)
-    regime = table.regimes[f"{latencies}/{part}/{load}"]
+    regime = table.regimes[f"{latencies}/{part}"]
     of_class = table.classes.get(network_class, 0)
     return regime.scaled(
         slowness_scale(step_s, table.relative, table.host_s),
@@ -420,7 +417,7 @@ def deployment_slowness(
         if spread is None:
             return None
         name = names[0] if len(names) == 1 else "both"
-        regimes = (table.regimes[f"{name}/{at}/open"] for at in (part, "middle"))
+        regimes = (table.regimes[f"{name}/{at}"] for at in (part, "middle"))
         further, middle = (regime.reach for regime in regimes)
         spreads.append((spread, max(further / middle, 1.0)))
     logs = tuple(

@@ -253,7 +253,7 @@ def _power(of: Subject) -> Stated:
 
 def _slowness(of: Subject, fraction: float, source: str) -> Stated:
     slowness = of.facts.slowness
-    runs = f"{slowness.rows} measured open-loop runs"
+    runs = f"{slowness.rows} measured runs"
     rests_on = slowness.rests_on if slowness.left_out_error_fraction is not None else runs
     return Stated(slowness.quantile(fraction), f"{source} {rests_on}")
 

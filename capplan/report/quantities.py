@@ -177,7 +177,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "slowness": Argument("measured", "distribution of measured over predicted step times"),
     "slowness_ratio": Argument("derived", "as predicted"),
     "stated_spare_replicas": Argument("config", "scenario: fleet.survive", "spare_replicas"),
-    "sure_slowness_ratio": Argument("measured", "not exceeded with the required confidence in measured open-loop runs", "slowness_ratio"),
+    "sure_slowness_ratio": Argument("measured", "not exceeded with the required confidence in measured runs of servers", "slowness_ratio"),
     "tdp_w": Argument("spec", "datasheet of the device", "watts"),
     "total_tokens_per_s": Argument("config", "scenario: traffic, input and output tokens at the peak", "tokens_per_s"),
     "price_decline": Argument("config", "scenario: growth.gpu_price_decline"),

@@ -182,7 +182,7 @@ def test_commitments_pay_for_the_whole_machines_of_the_order(eights, survive):
 @pytest.mark.usefixtures("few_requests", "shared_runs")
 def test_a_night_pays_for_the_machines_that_its_replicas_need(eights):
     """Window by window: the order of the replicas that run then, at the price on demand."""
-    plan, outlook = eights("traffic[0].request_rate=150 req/s")
+    plan, outlook = eights("traffic[0].request_rate=300 req/s")
     group = plan.single
     paid = np.clip(outlook.over_time[""].paid, 1, group.busy_replicas)
     each = {busy: group.usd_per_hour_of(busy) for busy in np.unique(paid).tolist()}

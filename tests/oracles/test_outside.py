@@ -174,10 +174,10 @@ def test_a_simulation_adds_the_wait_to_what_users_see(result, written):
 def test_half_of_the_time_outside_is_a_lever_where_the_rest_of_the_target_is_tight(written):
     """Of 170 ms, 110 are outside: the 60 ms that are left to the engine take twice the fleet of 115 ms."""
     slo = {"ttft_p95": "170 ms"}
-    words = written(CHAT | {"request_rate": "60 req/s", "outside": {"time": "110 ms"}}, slo=slo)
+    words = written(CHAT | {"request_rate": "120 req/s", "outside": {"time": "110 ms"}}, slo=slo)
     asking, base = asked_levers(words[0], None, (), offline=True)
     (row,) = levers_of(asking, base, ["outside"]).rows
-    quicker = chosen(written(CHAT | {"request_rate": "60 req/s", "outside": {"time": "55 ms"}}, slo=slo))
+    quicker = chosen(written(CHAT | {"request_rate": "120 req/s", "outside": {"time": "55 ms"}}, slo=slo))
     assert row.plan.usd_per_month == quicker.usd_per_month
     assert row.usd_per_month_saved == pytest.approx(base.plan.usd_per_month - quicker.usd_per_month)
     assert row.usd_per_month_saved > 0

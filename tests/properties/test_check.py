@@ -23,7 +23,7 @@ model: qwen3-0.6b
 weight_dtype: fp8
 kv_dtype: bf16
 traffic:
-  - {name: chat, request_rate: 40 req/s, input_tokens: {mean: 400, p95: 1200}, output_tokens: {mean: 100, p95: 300}}
+  - {name: chat, request_rate: 70 req/s, input_tokens: {mean: 400, p95: 1200}, output_tokens: {mean: 100, p95: 300}}
 slo: {ttft_p95: 300 ms, tpot_p95: 15 ms}
 fleet: {hardware: [l4, l40s], tensor_parallel: 1, pipeline_parallel: 1}
 prices: {file: prices.yaml}

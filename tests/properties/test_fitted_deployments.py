@@ -147,7 +147,7 @@ def test_tails_are_less_certain_than_means():
 def test_what_it_rests_on_is_said():
     results = noisy(np.random.default_rng(1), 0.03, 8)
     assert of(results).rests_on.startswith("8 results of this deployment, left-out error ")
-    assert "open-loop runs" in of(()).rests_on
+    assert "measured runs" in of(()).rests_on
 
 
 @given(

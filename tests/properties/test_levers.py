@@ -37,7 +37,7 @@ weight_dtype: bf16
 kv_dtype: bf16
 traffic:
   - name: chat
-    request_rate: 30 req/s
+    request_rate: 110 req/s
     input_tokens: {mean: 900, p95: 2500}
     output_tokens: {mean: 120, p95: 300}
     shared_prefix: {tokens: 300, hit_fraction: 0.8}
@@ -121,7 +121,7 @@ def test_the_best_combination_is_never_dearer_than_a_lever_that_it_may_take(whol
 def test_at_best_is_the_plan_of_the_row_of_the_same_change_at_the_same_dollars(tmp_path, monkeypatch):
     """Two layouts at one price: the search finds either, and the answer shows that of the row, which has the higher chance."""
     path = tmp_path / "tied.yaml"
-    path.write_text(SMALL.replace("30 req/s", "90 req/s").replace("[h100-sxm, l40s]", "[h100-sxm]"))
+    path.write_text(SMALL.replace("110 req/s", "150 req/s").replace("[h100-sxm, l40s]", "[h100-sxm]"))
     asking, base = asked_levers(path, None, offline=True)
     found = Asking.cheapest
 

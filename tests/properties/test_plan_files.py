@@ -17,7 +17,7 @@ SCENARIO = """name: small
 model: llama-3.1-8b
 weight_dtype: fp8
 traffic:
-  - {name: chat, request_rate: 30 req/s, input_tokens: {mean: 900, p95: 2500}, output_tokens: {mean: 120, p95: 300}}
+  - {name: chat, request_rate: 60 req/s, input_tokens: {mean: 900, p95: 2500}, output_tokens: {mean: 120, p95: 300}}
   - {name: logged, trace: day.csv}
 slo: {ttft_p95: 600 ms, tpot_p95: 30 ms}
 fleet: {hardware: [h100-sxm, l40s], tensor_parallel: 1, pipeline_parallel: 1}

@@ -166,7 +166,10 @@ def test_the_numbers_of_the_decision_are_seen_from_across_the_table(page, result
     assert shown["per month"] == f"${chosen['usd_per_month']:,.0f}"
     assert shown[f"GPUs: {chosen['hardware']}"] == f"{chosen['gpus']}"
     assert shown["per million output tokens"] == f"${chosen['usd_per_million_output_tokens_at_mean']:.2f}"
-    assert shown["chance to meet the SLO targets"] == f"{int(100 * chosen['slo_met_probability'])}%"
+    chance = chosen["slo_met_probability"]
+    assert shown["chance to meet the SLO targets"] == (
+        "over 99%" if chance > 0.99 else f"{int(100 * chance)}%"
+    )
     assert page.run("parseFloat(getComputedStyle(document.querySelector('dl.figures dd')).fontSize)") > 30
 
 

@@ -229,7 +229,7 @@ def test_a_fleet_of_slices_says_what_whole_gpus_cost_and_is_exported_as_slices(c
 
 
 def test_the_fewest_gpus_count_slices_as_their_part_of_one(result):
-    keys = ("gpu_memory_utilization=null", "fleet.spare_replicas=0", "traffic[0].request_rate=60")
+    keys = ("gpu_memory_utilization=null", "fleet.spare_replicas=0", "traffic[0].request_rate=90")
     found = result(ONE, *keys, "fleet.hardware=[h100-sxm:1g.20gb, h100-sxm:3g.40gb, h100-sxm]")
     each = {"h100-sxm:1g.20gb": 4, "h100-sxm:3g.40gb": 2, "h100-sxm": 1}
     whole = {plan["hardware"]: plan["gpus"] / each[plan["hardware"]] for plan in reversed(found["plans"])}
@@ -266,10 +266,10 @@ def test_fewer_spares_are_never_dearer(result):
 
 def test_the_reason_without_a_pool_is_what_decided(result):
     """The TTFT that users see in one of two time slices is twice as long, and the sentence has the numbers that were compared."""
-    tight = BUSY.replace("slo: {ttft_p95: 500 ms}", "slo: {ttft_p95: 100 ms}").replace(
+    tight = BUSY.replace("slo: {ttft_p95: 500 ms}", "slo: {ttft_p95: 45 ms}").replace(
         "[h100-sxm, l40s]", "[l40s]"
     )
     said = result(tight, code=4)
     assert "l40s: other has no plan: ttft_p95 of an idle replica in one of 2 time slices" in said
-    assert "the limit is 100 ms" in said
+    assert "the limit is 45 ms" in said
     assert "one replica" not in said.replace("idle replica", "")

@@ -24,11 +24,20 @@ def test_the_growth_of_traffic_that_could_not_be_read_is_not_looked_at(capplan):
 
 
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
-    ran = capplan("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700")
+    words = (
+        "fleet",
+        SMALL,
+        "--offline",
+        "--set",
+        "budget.usd_per_month=700",
+        "--set",
+        "traffic[0].request_rate=44",
+    )
+    ran = capplan(*words)
     assert ran.code == 4
     assert "no plan meets the SLO targets on the allowed hardware within the budget" in ran.out
     assert "without the budget of $700 per month: 3 x l40s" in ran.out
-    result = capplan.result("fleet", SMALL, "--offline", "--set", "budget.usd_per_month=700", code=4)
+    result = capplan.result(*words, code=4)
     assert result["chosen"] is None
     assert result["over_budget"]["usd_per_month"] == pytest.approx(2190.0)
     assert {row["code"] for row in result["rejected"]} >= {"budget"}

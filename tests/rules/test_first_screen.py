@@ -17,12 +17,14 @@ from tests.shipped import SCENARIOS
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
+BUSY = (SMALL, "--offline", "--set", "traffic[0].request_rate=44")
+"""A load at which the required confidence takes a GPU more than the prediction."""
 
 
 @pytest.mark.parametrize("columns", [60, 80, 100, 120])
 def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    lines = capplan("fleet", SMALL, "--offline").out.splitlines()
+    lines = capplan("fleet", *BUSY).out.splitlines()
     assert max(map(len, lines)) <= columns
     assert len(lines) <= 24
     text = " ".join(" ".join(lines).split())
@@ -34,7 +36,7 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
     assert re.search(
         r"at the peak: TTFT p95 [\d.]+ ms \(limit 300 ms\), TPOT p95 [\d.]+ ms \(limit 15 ms\)", text
     )
-    assert re.search(r"; \$0\.08 per million tokens, \$0\.42 for output", text)
+    assert re.search(r"; \$0\.04 per million tokens, \$0\.19 for output", text)
     assert re.search(r"GPUs: 1 saturated \+ 1 (headroom|confidence) \+ 1 spare = 3 ", text)
     assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace ", text)
     more = r"more: --full( \(\d plans?\))?, --assumptions \(\d+ more\), capplan report$"
@@ -94,7 +96,7 @@ def test_a_wide_table_leaves_out_columns_before_it_turns_upright(words, capplan,
 
 
 def test_everything_else_is_behind_a_flag(capplan):
-    first, full = (capplan("fleet", SMALL, "--offline", *words).out for words in ((), ("--full",)))
+    first, full = (capplan("fleet", *BUSY, *words).out for words in ((), ("--full",)))
     assert re.search(r"^Why 3 GPUs .*\n[^+]*(\+.*\n)*\+ spares +3 +2,190 +fleet\.", full, re.MULTILINE)
     for title in ("Order", "Choices", "Cost of confidence", "Rejected", "assumed"):
         assert re.search(f"^{title}", full, re.MULTILINE)
