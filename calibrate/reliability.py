@@ -49,6 +49,10 @@ def reliability_table(runs: Sequence[SlowRun], host_s: float) -> str:
         for words, names in (("all values", measured), ("both at once", both))
         for is_open, loaded in LOADS.items()
     ]
+    lines += [
+        (f"all values of {name}", "source", [claim for claim in _of(claims["source"], measured) if claim.run.source == name])
+        for name in sorted({claim.run.source for claim in claims["source"]})
+    ]  # fmt: skip
     for words, left_out, own in lines:
         found = observed(own)
         rows.append([words, left_out, f"{len(own):,}", *(percent(found[level]) for level in LEVELS)])
