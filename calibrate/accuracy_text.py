@@ -52,8 +52,8 @@ Every latency has an 80 % interval. The intervals are checked on results of a mo
 
 {claimed}
 
-These are shares over all values. By single source the share is <!-- 80% on unseen sources --><!-- end -->: one careful benchmark is predicted better than the interval says, and an
-unusual setup worse. Your installation is a source that nobody has seen, so both can happen.
+These are shares over all values. A limit that a plan meets with a chance of 80 % was met by <!-- 80% on unseen sources --><!-- end --> of the values of a source that was left out
+([by source](evidence/chance-to-meet-the-slo.md)): one unusual setup is predicted worse than the chance says. Your installation is a source that nobody has seen.
 
 ## What this means for a plan
 
@@ -114,10 +114,10 @@ is a joint one; for a single target it is taken from the runs' own values of tha
 - The runs are of servers whose engine has a process of its own, within capacity: no deployment runs its engine in the client's process. The slowness of
   an open loop is the one at which its replay gives what was measured: for both latencies at once the larger of the two. In a closed loop everything takes longer by the
   slowness, so it is measured over predicted; its slowest first tokens hold cold starts and the first burst, and do not count.
-- Few open loops were measured, of one source on one GPU, and closed loops are predicted more closely. So each group (source, model, device) has one vote,
-  however many runs it has, and the table tells how often claims hold in open loops by themselves.
-- The logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): what kernels are off by, and a host that takes some milliseconds more
-  or less whatever the step; h is the time with which left-out sources are predicted best. The bias is kept: half of the groups are slower than the median, which is not 1.
+- Few open loops were measured, most of them by one source on one GPU, and closed loops are predicted more closely. Plans are mostly of open loops. So all open loops together
+  have as many votes as all closed loops, and within each kind no group (source, model, device) has more than eight.
+- The logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): what kernels are off by, and what an unknown host adds to each step. h is 0.5 ms, an assumption: a slow cloud core
+  launches half as fast as a fast desktop core, and published runs do not tell. The bias is kept: the median is not 1.
 - No open loop with latent attention was measured: such plans get 1.6 times the width, which is an assumption; mixtures of experts have few.
   A 95th percentile that was not measured is placed between the median and the 99th.
 - Until November 2026 most runs behind this table had the engine in the client's process, and small models were the least sure of all: a plan at 80 % took up to five times

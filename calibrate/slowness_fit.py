@@ -1,12 +1,11 @@
 """The distribution of slowness, from left-out runs of servers, and whether it is calibrated.
 
 The logarithm of a slowness over its scale (`slowness_scale`) is known by a few quantiles, stretched about the median by one over
-the groups of runs. The runs of a group repeat its setup, so it has as many votes as runs, and `MOST_VOTES` at most; plans are mostly
+the groups of runs. The runs of a group repeat its setup, so it has as many votes as runs, at most `UNIT_ROWS`; plans are mostly
 of open loops, few of which were measured, so all of them have as many votes as all closed loops. Runs whose client runs
 the engine in its own process are not among them: no deployment runs so.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import log
@@ -14,6 +13,7 @@ from typing import get_args
 
 import numpy as np
 
+from calibrate.interval_fit import capped_weights
 from calibrate.slow_runs import SlowValue
 from capplan.accuracy.score import weighted_quantile
 from capplan.accuracy.slowness import (
@@ -32,10 +32,7 @@ RELATIVE = 0.25
 HOST_S = 5e-4
 """What an unknown host adds to a step or saves: vLLM's step has 0.3 ms of a published host, and a cloud core launches half as fast as a
 desktop core (an assumption: published runs do not tell; without it, and with it, left-out sources are predicted as well)."""
-MOST_VOTES = 8
-"""As in the intervals."""
 LEVELS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-LOSS_LEVELS: Array = np.linspace(0.05, 0.95, 19)
 LEAST_STEP = 1e-3
 """Between two quantiles: a distribution has no steps."""
 P95 = float(standard_normal_quantile(0.95)) / float(standard_normal_quantile(0.99))
@@ -122,13 +119,11 @@ def questions(values: Iterable[SlowValue], form: Form = lambda value: value.slow
 
 
 def votes_of(runs: Sequence[SlowRun]) -> Array:
-    """Return the votes of each run: together no more than a group has, and as many of open loops as of closed ones if there are both."""
-    sizes = Counter(run.group for run in runs)
-    votes = np.array([min(MOST_VOTES / sizes[run.group], 1.0) for run in runs])
+    """Return the votes of each run: a group has no more than a unit of the intervals, and open loops have together as many as closed ones."""
+    _, units = np.unique([run.group for run in runs], return_inverse=True)
+    votes = capped_weights(np.ones(len(runs)), units)
     is_open = np.array([run.is_open for run in runs])
-    for kind in (is_open, ~is_open):
-        votes[kind] /= max(votes[kind].sum(), 1.0)
-    return votes
+    return np.where(is_open, votes / max(votes[is_open].sum(), 1.0), votes / max(votes[~is_open].sum(), 1.0))
 
 
 def regime_of(runs: Sequence[SlowRun], host_s: float) -> SlownessRegime:
@@ -167,12 +162,6 @@ class Claim:
     def held(self, level: float) -> bool:
         """Return whether the run stayed within the limit for a claimed probability."""
         return self.run.log_slowness <= log(self.usual.quantile(level))
-
-    @property
-    def loss(self) -> float:
-        """Return the mean pinball loss of the logarithm over LOSS_LEVELS: small where a distribution is narrow and true."""
-        off = [self.run.log_slowness - log(self.usual.quantile(float(level))) for level in LOSS_LEVELS]
-        return float(np.mean(np.maximum(LOSS_LEVELS * off, (LOSS_LEVELS - 1.0) * off)))
 
 
 def left_out_claims(runs: Sequence[SlowRun], left_out: str, host_s: float) -> list[Claim]:

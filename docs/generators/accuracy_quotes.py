@@ -1,6 +1,6 @@
 """Figures of docs/accuracy.md that other pages quote: written from its tables, so that no figure is typed twice.
 
-A table of rows stands below `<!-- rows of docs/accuracy.md: WHAT / STATISTIC; ... -->`. The range in which 80% intervals held on sources that
+A table of rows stands below `<!-- rows of docs/accuracy.md: WHAT / STATISTIC; ... -->`. The range in which limits with a chance of 80% held on sources that
 were left out stands between `<!-- 80% on unseen sources -->` and `<!-- end -->`.
 """
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibrate import fit_serving
 from calibrate.accuracy_page import (
     CHOICES_PICTURE,
     choices_chart,
@@ -26,7 +27,7 @@ from calibrate.accuracy_tables import (
     worst_table,
 )
 from calibrate.class_tables import class_coverage_table, class_generation_table, parting_table
-from calibrate.fit_serving import checked_eras, count_fitted
+from calibrate.fit_serving import along, checked_eras, count_fitted, told_alone
 from calibrate.host_fit import (
     LEAST_NOISE,
     MODEL_ROWS,
@@ -325,3 +326,26 @@ def test_the_page_has_every_target_and_whole_tables(tmp_path):
     for table in page:
         lines = [line for line in table.splitlines() if line.startswith("|")]
         assert len({len(re.findall(r"\|", line)) for line in lines}) <= 1, table
+
+
+def test_a_fit_of_some_eras_moves_no_number_that_others_share(monkeypatch):
+    """The discount of CUDA graphs is of all engines; numbers of other names stand, as the rows do when they move."""
+    vllm, sglang = ("vllm", "0.19.0"), ("sglang", "0.4.0")
+    monkeypatch.setattr(fit_serving, "_ITEMS", [vllm, sglang])
+    monkeypatch.setattr(fit_serving, "era_of", lambda item: item)
+    every = {number.name for number in NUMBERS}
+    own = told_alone({vllm}, every)
+    assert (("every engine", ""), "decode_excess_ratio") not in own
+    assert {name for _, name in own} >= {"step_s", "request_s", "prompt_token_s"}
+    assert told_alone({vllm, sglang}, every) > own
+    few = told_alone({vllm}, {"request_s"})
+    assert few == {(("vllm", "0.8.0"), "request_s")}
+    rows = [
+        Slopes(era, {"model": "m"}, ("closed/ttft_ms_p50",), 1.0, np.zeros(1), np.ones((1, len(NUMBERS))))
+        for era in (vllm, sglang)
+    ]
+    moved, still = along(rows, few)
+    assert [number.name for number, slope in zip(NUMBERS, moved.slopes[0], strict=True) if slope] == [
+        "request_s"
+    ]
+    assert not still.slopes.any()

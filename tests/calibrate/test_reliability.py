@@ -19,6 +19,7 @@ from calibrate.slowness_fit import (
     regime_of,
     slowness_table,
     slowness_text,
+    votes_of,
 )
 from capplan.accuracy.replay import Servers, replayed_columns
 from capplan.accuracy.slowness import PROBABILITIES
@@ -40,7 +41,7 @@ def runs():
 @pytest.fixture(scope="module")
 def claims_without(runs):
     host_s = shipped_slowness().host_s
-    return {left_out: left_out_claims(runs, left_out, host_s) for left_out in ("group", "model")}
+    return {left_out: left_out_claims(runs, left_out, host_s) for left_out in ("group", "model", "source")}
 
 
 def of(claims, names, is_open=None):
@@ -57,6 +58,22 @@ def test_limits_hold_as_often_as_claimed(claims_without, left_out, names):
     claims = of(claims_without[left_out], tuple(names.values()))
     found = observed(claims)
     assert {level: found[level] for level in JUDGED if abs(found[level] - level) > OFF} == {}
+
+
+@pytest.mark.parametrize("left_out", ["group", "model", "source"])
+def test_limits_of_open_loops_by_themselves_hold_as_often_as_claimed(claims_without, left_out):
+    """Plans are mostly of open loops, and closed ones are predicted more closely."""
+    found = observed(of(claims_without[left_out], tuple(BOTH.values()), is_open=True))
+    assert {level: found[level] for level in JUDGED if found[level] < level - OFF} == {}
+
+
+def test_a_group_has_eight_votes_at_most_and_open_loops_half_of_all():
+    runs = [SlowRun("both/p95", f"s|m|{group}", 0.02, 0.1, is_open) for group, is_open, count in (
+        ("many", False, 100), ("few", False, 2), ("open", True, 4)) for _ in range(count)]  # fmt: skip
+    votes = votes_of(runs)
+    assert votes[:100].sum() == pytest.approx(0.5 * 2 * 8 / 10)
+    assert votes[100:102].sum() == pytest.approx(0.5 * 2 * 2 / 10)
+    assert votes[102:].sum() == pytest.approx(votes[:102].sum())
 
 
 def test_slowness_that_is_kept_is_what_a_replay_gives_today(measured):
