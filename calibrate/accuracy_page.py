@@ -257,11 +257,13 @@ def choices_section(found: Validation, left_out: Mapping[str, Sequence[DecisionS
                 percent(s.broke_limit_fraction),
                 percent(s.broke_by_10_fraction),
                 *(percent(s.regret[key]) for key in ("median", "mean", "p90")),
+                percent(s.right_device_fraction or 0.0),
             ]
             for s in scores
         ]
     titles = ["predictions", "required confidence", "questions with a pick", "without a pick", "pick above the limit", "above it by over 10 %"]  # fmt: skip
-    table = markdown([*titles, *(f"regret, {key}" for key in ("median", "mean", "p90"))], rows)
+    regrets = [f"regret, {key}" for key in ("median", "mean", "p90")]
+    table = markdown([*titles, *regrets, "on the GPU of the best run"], rows)
     return f"{CHOICES}\n{table}\n\n{CHOICES_PICTURE_TEXT}"
 
 

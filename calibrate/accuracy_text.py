@@ -99,7 +99,7 @@ CHOICES = """A question is a model in a precision with its lengths and a limit o
 layouts, engines, numbers of clients, repeats as their median. The pick has the most output tokens per second and GPU among those that are predicted to keep the limit; its regret is
 what it lacks, as measured, to the best that was measured to keep it. With a required confidence a pick keeps its limit as surely as a plan of `fleet`: the limit
 holds for a replica that is slower than predicted by that quantile of the [slowness](chance-to-meet-the-slo.md) of plans (`replica_slowness`, 80 % unless a scenario says
-otherwise). At the predicted time the slowness plays no part. The targets are 6 % of picks above their limit, and none by over 10 %. `capplan validate FILE --decisions`
+otherwise). At the predicted time the slowness plays no part. The targets are 4 % of picks above their limit, and 85 % of picks, among several GPUs, on that of the best run; by tokens per GPU that is nearly always the newest, so its share says little. `capplan validate FILE --decisions`
 prints the figures in sample.
 """
 

@@ -22,9 +22,10 @@ Vovk, Gammerman, Shafer 2005, "Algorithmic Learning in a Random World", section 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capplan.accuracy.bounded import (
     LEVELS,
@@ -86,7 +87,7 @@ class Coverage:
     """Claimed level -> share inside."""
 
 
-def capped_weights(weights: Array, units: Array) -> Array:
+def capped_weights(weights: Array, units: NDArray[Any]) -> Array:
     """Return weights with which units weigh as much as their rows, at most UNIT_ROWS of them.
 
     Examples

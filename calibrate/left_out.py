@@ -24,7 +24,7 @@ HEAD = (
     "# for 50, 80 and 95 %\n"
     "# rulers: what was left out, then as above, once, and the models\n"
     "# choices: what was left out, confidence (null: at the predicted time), questions, of them without a pick, share above the limit,\n"
-    "# by over a tenth, regret: median, mean, 90th percentile\n"
+    "# by over a tenth, regret: median, mean, 90th percentile, share of picks on the GPU of the best run\n"
 )
 RULED = frozenset({"load", "class", "engine"})
 """Groupings that the scores of every ruler are told by."""
@@ -118,7 +118,7 @@ def choices_lines(ruler: str, scores: Iterable[DecisionScore]) -> list[str]:
     for score in scores:
         confidence = "null" if score.confidence is None else f"{score.confidence:g}"
         shares = (score.broke_limit_fraction, score.broke_by_10_fraction, *score.regret.values())
-        figures = ", ".join(f"{share:.4f}" for share in shares)
+        figures = ", ".join(f"{share:.4f}" for share in (*shares, score.right_device_fraction or 0.0))
         lines.append(
             f"  - [{_quoted([ruler])}, {confidence}, {score.questions}, {score.unanswered}, {figures}]\n"
         )

@@ -69,10 +69,10 @@ def left_out_choices(path: Path = LEFT_OUT_FILE) -> dict[str, list[DecisionScore
     if not path.exists():
         return found
     document = read_yaml(path, kind="a table of scores")
-    for ruler, confidence, questions, unanswered, broke, clearly, *regret in (
+    for ruler, confidence, questions, unanswered, broke, clearly, *regret, right in (
         document.value.get("choices") or []
     ):
         named = dict(zip(("median", "mean", "p90"), regret, strict=True))
-        score = DecisionScore(questions, unanswered, broke, clearly, named, confidence)
+        score = DecisionScore(questions, unanswered, broke, clearly, named, right, confidence)
         found.setdefault(ruler, []).append(score)
     return found

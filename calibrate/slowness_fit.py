@@ -123,7 +123,9 @@ def votes_of(runs: Sequence[SlowRun]) -> Array:
     _, units = np.unique([run.group for run in runs], return_inverse=True)
     votes = capped_weights(np.ones(len(runs)), units)
     is_open = np.array([run.is_open for run in runs])
-    return np.where(is_open, votes / max(votes[is_open].sum(), 1.0), votes / max(votes[~is_open].sum(), 1.0))
+    whole = np.where(is_open, votes[is_open].sum(), votes[~is_open].sum())
+    shares: Array = votes / whole
+    return shares
 
 
 def regime_of(runs: Sequence[SlowRun], host_s: float) -> SlownessRegime:

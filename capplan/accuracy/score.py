@@ -164,6 +164,11 @@ class Run:
     slowness: Slowness
     """Distribution of how slow the replica may be, as `fleet` takes it for a limit on the mean time per output token."""
 
+    @property
+    def device(self) -> str:
+        """The device of its plan."""
+        return self.plan[0]
+
     def promised_ms(self, confidence: float | None) -> float:
         """Return the time per output token that the run keeps with a confidence; None is its predicted time."""
         slower = 1.0 if confidence is None else self.slowness.quantile(confidence)
@@ -182,6 +187,8 @@ class DecisionScore:
     broke_by_10_fraction: float
     regret: Mapping[str, float]
     """Median, mean and 90th percentile, of picks that keep their limit."""
+    right_device_fraction: float | None = None
+    """Share of the picks among several devices that are of the device of the best run; None: no question has several."""
     confidence: float | None = None
     """Probability with which the picks are predicted to keep their limits; None: taken at the predicted time."""
 
@@ -331,8 +338,15 @@ def decision_score(
     -------
     the score; fractions are 0 where no question was answered
     """
+    runs = list(runs)
     decisions, unanswered = decisions_of(runs, limits_ms, confidence)
     count = max(len(decisions), 1)
+    device_of_several = [
+        picked.device == best.device
+        for _, picked, best in decisions
+        if any(run.asked == best.asked and run.device != best.device for run in runs)
+    ]
+    right = float(np.mean(device_of_several)) if device_of_several else None
     kept = (
         np.array(
             [
@@ -353,4 +367,6 @@ def decision_score(
         }
     clearly = sum(picked.tpot_ms > CLEARLY * limit for limit, picked, _ in decisions)
     broken = sum(picked.tpot_ms > limit for limit, picked, _ in decisions)
-    return DecisionScore(len(decisions), unanswered, broken / count, clearly / count, regret, confidence)
+    return DecisionScore(
+        len(decisions), unanswered, broken / count, clearly / count, regret, right, confidence
+    )

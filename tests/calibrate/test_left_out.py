@@ -87,6 +87,7 @@ def test_scores_are_read_as_they_were_written(tmp_path):
         assert (read.confidence, read.questions) == (score.confidence, score.questions)
         assert read.broke_limit_fraction == pytest.approx(score.broke_limit_fraction, abs=1e-4)
         assert dict(read.regret) == pytest.approx(dict(score.regret), abs=1e-4)
+        assert read.right_device_fraction == pytest.approx(score.right_device_fraction or 0.0, abs=1e-4)
     found = left_out_scores(path)
     assert ("load", "online_conc", "tpot_ms_mean") in found
     ruled = ruled_scores(path)
@@ -151,10 +152,10 @@ def test_no_cell_of_class_and_generation_is_lost_in_the_table():
 
 
 def test_picks_as_sure_as_plans_keep_their_limits_where_models_and_sources_were_left_out():
-    """Targets: at the confidence of plans 6 % of picks above their limit, and none by over a tenth; more confidence answers fewer questions."""
+    """Targets: at the confidence of plans 4 % of picks above their limit, and none by over a tenth; more confidence answers fewer questions."""
     for scores in left_out_choices().values():
         (planned,) = (score for score in scores if score.confidence == PLANNED_CONFIDENCE)
-        assert planned.broke_limit_fraction <= 0.06
+        assert planned.broke_limit_fraction <= 0.04
         assert planned.broke_by_10_fraction == 0.0
         surer = [score for score in scores if score.confidence is not None]
         assert [score.confidence for score in surer] == sorted(CONFIDENCES)

@@ -58,6 +58,9 @@ def test_a_pick_that_breaks_its_limit_and_one_that_costs():
         pytest.approx(1 / 3),
     )
     assert score.regret == {"median": 0.0, "mean": 0.0, "p90": 0.0}
+    assert score.right_device_fraction == pytest.approx(2 / 3)
+    alone = [replace(item, plan=("h100", item.row)) for item in RUNS]
+    assert decision_score(alone, (20.0,)).right_device_fraction is None
     slower = [RUNS[0], RUNS[1], replace(RUNS[2], predicted_tokens_per_s=10.0)]
     assert decision_score(slower, (30.0,)).regret["mean"] == pytest.approx(1.0 - 200.0 / 300.0)
 

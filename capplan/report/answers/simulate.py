@@ -553,6 +553,7 @@ def decision_table(scores: Sequence[DecisionScore]) -> Table:
             "pick broke its limit": score.broke_limit_fraction,
             "by over 10%": score.broke_by_10_fraction,
             **{f"regret, {name}": value for name, value in score.regret.items()},
+            "on the best GPU": score.right_device_fraction,
         }
         for score in scores
     ]
