@@ -175,14 +175,13 @@ class Plan(PlanFigures):
                 known = lines.get(machine, OrderLine(machine, 0, 0))
                 lines[machine] = OrderLine(machine, known.count + line.count, known.replicas + line.replicas)
         gpus = sum(line.count * line.machine.gpus for line in lines.values())
-        energy = [group.energy_usd_per_hour for group in self.groups if group.energy_usd_per_hour is not None]
         return PlanOrder(
             tuple(lines.values()),
             gpus,
             gpus - self.gpus,
             free,
             tuple(placed),
-            sum(energy) if energy else None,
+            self.energy_usd_per_hour,
             self.usd_per_hour or 0.0,
         )
 
