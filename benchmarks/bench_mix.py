@@ -10,7 +10,7 @@ import argparse
 import time
 from dataclasses import replace
 
-from capplan.fleet.plan import Mix
+from capplan.fleet.answer import Mix
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import Document

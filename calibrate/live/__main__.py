@@ -27,6 +27,7 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
         "--weight-dtype", "fp32", "--kv-dtype", "fp32", "--engine", "vllm", "--engine-version", "0.32.0",
         "--max-model-len", "4096", "--max-num-seqs", "32", "--max-num-batched-tokens", "512",
     ]  # fmt: skip
+    measured, llamacpp = f"{folder}/device.calibration.yaml", str(beside(Path(environment)))
     closed = sorted(map(str, Path(folder).glob("closed-*.json")))
     fitted = f"{folder}/fitted.calibration.yaml"
     return {
@@ -34,18 +35,7 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
             ["calibrate.live.record_scheduler", environment, f"{folder}/scheduler"],
             ["calibrate.live.scheduler_table", f"{folder}/scheduler"],
         ],
-        "calibration": [
-            [
-                "capplan",
-                "calibrate",
-                "--device",
-                "cpu",
-                "--minutes",
-                "2",
-                "-o",
-                f"{folder}/device.calibration.yaml",
-            ]
-        ],
+        "calibration": [["capplan", "calibrate", "--device", "cpu", "--minutes", "2", "-o", measured]],
         "loads": [
             ["calibrate.live.loads", environment, folder, series, "1", "2", "3"]
             for series in ("closed", "open")
@@ -53,13 +43,7 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
         "endpoint": [["calibrate.live.endpoint", environment, folder]],
         "fit": [["capplan", "calibrate", "--from", *closed, *engine, "-o", fitted]],
         "table": [
-            [
-                "calibrate.live.queueing",
-                folder,
-                f"{folder}/tiny",
-                f"{folder}/device.calibration.yaml",
-                fitted,
-            ],
+            ["calibrate.live.queueing", folder, f"{folder}/tiny", measured, fitted],
             [
                 "calibrate.live.queueing",
                 f"{folder}/endpoint",
@@ -70,15 +54,10 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
         "claims": [["calibrate.live.claims", folder, fitted, environment]],
         "memory": [["calibrate.live.memory", environment, folder]],
         "llamacpp": [
-            ["calibrate.live.llamacpp", str(beside(Path(environment))), f"{folder}/slots"],
-            [
-                "calibrate.live.llamacpp_loads",
-                str(beside(Path(environment))),
-                f"{folder}/llamacpp",
-                f"{folder}/device.calibration.yaml",
-            ],
+            ["calibrate.live.llamacpp", llamacpp, f"{folder}/slots"],
+            ["calibrate.live.llamacpp_loads", llamacpp, f"{folder}/llamacpp", measured],
             ["calibrate.live.llamacpp_table", f"{folder}/llamacpp"],
-            ["calibrate.live.llamacpp_bench", str(beside(Path(environment))), f"{folder}/bench"],
+            ["calibrate.live.llamacpp_bench", llamacpp, f"{folder}/bench"],
         ],
         "results": [["calibrate.live.results", folder, environment]],
     }[part]

@@ -157,37 +157,47 @@ def predict_row(
         )
     except CapplanError as error:
         reason, unfit = in_one_line(error), isinstance(error, DoesNotFitError)
-    replica = servers.replica if servers else None
-    groups = row_groups(row, replica, benchmark)
-    hidden = untold(row, benchmark) if benchmark else None
-    out = []
-    for column, value in measured_columns(row).items():
-        prediction = predicted.get(column)
-        one = Prediction(
-            name, column, value, None, reason=reason, does_not_fit=unfit, weight=weight, groups=groups
-        )
-        if hidden and hidden.hides(column):
-            out.append(replace(one, reason=hidden.reason))
-        elif prediction is None or benchmark is None or servers is None:
-            out.append(one)
-        elif column == STABLE:
-            out.append(replace(one, predicted=prediction, reason=""))
-        elif prediction <= 0:
-            out.append(one)
-        else:
-            keys = prediction_keys(column, load_of(benchmark, predicted), servers.replica)
-            bounds = interval_of(intervals, keys) or widest(intervals)
-            out.append(
-                replace(
-                    one,
-                    predicted=prediction,
-                    low=prediction * bounds.low_ratio,
-                    high=prediction * bounds.high_ratio,
-                    reason="",
-                    assumptions=(*benchmark.assumptions, *servers.assumptions),
-                )
-            )
-    return out
+    groups = row_groups(row, servers.replica if servers else None, benchmark)
+    unpredicted = [
+        Prediction(name, column, value, None, reason=reason, does_not_fit=unfit, weight=weight, groups=groups)
+        for column, value in measured_columns(row).items()
+    ]
+    if benchmark is None:
+        return unpredicted
+    hidden = untold(row, benchmark)
+    return [
+        replace(one, reason=hidden.reason)
+        if hidden and hidden.hides(one.metric)
+        else _predicted(one, predicted, benchmark, servers, intervals)
+        for one in unpredicted
+    ]
+
+
+def _predicted(
+    one: Prediction,
+    predicted: Mapping[str, float],
+    benchmark: Benchmark,
+    servers: Servers | None,
+    intervals: Intervals,
+) -> Prediction:
+    """Return a measured value with what a replay came to and its interval; as it is where the replay has no such value."""
+    value = predicted.get(one.metric)
+    if value is None or servers is None:
+        return one
+    if one.metric == STABLE:
+        return replace(one, predicted=value, reason="")
+    if value <= 0:
+        return one
+    keys = prediction_keys(one.metric, load_of(benchmark, predicted), servers.replica)
+    bounds = interval_of(intervals, keys) or widest(intervals)
+    return replace(
+        one,
+        predicted=value,
+        low=value * bounds.low_ratio,
+        high=value * bounds.high_ratio,
+        reason="",
+        assumptions=(*benchmark.assumptions, *servers.assumptions),
+    )
 
 
 def in_one_line(error: CapplanError) -> str:

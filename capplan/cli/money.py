@@ -12,7 +12,7 @@ from capplan.errors import unknown
 from capplan.scenario.command_flags import BillFlags, CachePriceFlags
 
 if TYPE_CHECKING:
-    from capplan.fleet.plan import FleetAnswer
+    from capplan.fleet.answer import FleetAnswer
     from capplan.questions.fleet import AskedFleet
     from capplan.questions.money.who_pays import AskedBill
     from capplan.report.answer import Answer

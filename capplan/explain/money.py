@@ -147,7 +147,7 @@ def _of_scenario(plan: Plan) -> tuple[Input, ...]:
     )  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass
 class GroupsSubject(PlanSubject, ABC):
     """A plan of several groups whose quantities are asked for."""
 
@@ -209,7 +209,7 @@ _PLANNED = "planned_request_rate_limit_per_replica"
 _PLANNED_FORMULA = "largest load of both pools, over the replicas, at which the targets hold with headroom as predicted and with the confidence"
 
 
-@dataclass(slots=True)
+@dataclass
 class PoolsSubject(GroupsSubject):
     """A plan with separate pools whose quantities are asked for."""
 
@@ -299,7 +299,7 @@ _MEANS = ("mean", "low", "high")
 _PERCENTILE = "percentile over the requests of all groups together, each group as often as its rate"
 
 
-@dataclass(slots=True)
+@dataclass
 class MixSubject(GroupsSubject):
     """A mix whose quantities are asked for."""
 

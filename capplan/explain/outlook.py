@@ -8,7 +8,7 @@ import numpy as np
 from capplan.explain.plans import Arguments, Group, NextToPlan, Planned, Row, busy_of, no_number
 from capplan.explain.subject import Explained, Place, explained, formula_of, group_path, input_of, places_of
 from capplan.explain.table import Stated, stated_input
-from capplan.fleet.plan import Group as PlanGroup
+from capplan.fleet.group import Group as PlanGroup
 from capplan.fleet.plan import Plan
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, MixedPart, Offer, use_fractions
 from capplan.money.energy import Energy, Servers, occupied_fraction

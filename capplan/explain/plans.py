@@ -37,8 +37,9 @@ from capplan.explain.table import (
     tabled,
     with_sums,
 )
-from capplan.fleet.plan import Certainty, FleetAnswer, Plan
-from capplan.fleet.plan import Group as PlanGroup
+from capplan.fleet.answer import Certainty, FleetAnswer
+from capplan.fleet.group import Group as PlanGroup
+from capplan.fleet.plan import Plan
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.facts import sized_as

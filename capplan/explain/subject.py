@@ -3,6 +3,7 @@
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from inspect import getdoc
 from math import isfinite
 from typing import Any
@@ -248,14 +249,14 @@ def group_path(plan: Plan, at: int) -> str:
     return f"groups[{at}]." if len(plan.groups) > 1 else ""
 
 
-@dataclass(slots=True)
+@dataclass
 class PlanSubject:
     """A plan whose quantities are asked for."""
 
     asked: AskedFleet
     plan: Plan
 
-    @property
+    @cached_property
     def numbers(self) -> dict[str, float]:
         """Return the numbers of the plan by name, such as groups[1].gpus."""
         return plan_numbers(self.plan)
@@ -270,20 +271,14 @@ class PlanSubject:
         return "assumed" if "assumed" in (group.label for group in self.plan.groups) else "measured"
 
 
-@dataclass(slots=True)
+@dataclass
 class Subject(PlanSubject):
     """A plan of identical replicas."""
 
-    _facts: ReplicaFacts | None = None
-    _memory: MemoryPlan | None = None
-    _numbers: dict[str, float] | None = None
-
-    @property
+    @cached_property
     def numbers(self) -> dict[str, float]:
         """Return the numbers of the plan by name, such as ttft_s.p95, and the memory of one of its devices."""
-        if self._numbers is None:
-            self._numbers = plan_numbers(self.plan) | self.memory_figures
-        return self._numbers
+        return plan_numbers(self.plan) | self.memory_figures
 
     @property
     def memory_figures(self) -> dict[str, float]:
@@ -307,12 +302,10 @@ class Subject(PlanSubject):
             raise InputError(f"no price of {self.plan.single.layout.device.name} is listed any more")
         return self.plan.single.quote
 
-    @property
+    @cached_property
     def facts(self) -> ReplicaFacts:
         """Return the replicas of the plan as the search simulates them."""
-        if self._facts is None:
-            self._facts = replica_facts(self.asked, self.plan)
-        return self._facts
+        return replica_facts(self.asked, self.plan)
 
     @property
     def spec(self) -> ReplicaSpec:
@@ -329,12 +322,10 @@ class Subject(PlanSubject):
         """Return the required confidence."""
         return self.asked.scenario.slo.confidence
 
-    @property
+    @cached_property
     def memory(self) -> MemoryPlan:
         """Return the memory of the fullest device of a replica."""
-        if self._memory is None:
-            self._memory = memory_of(self.spec)
-        return self._memory
+        return memory_of(self.spec)
 
     @property
     def kernels(self) -> str:

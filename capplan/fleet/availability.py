@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from capplan.money.order import Failures, OrderLine, units_of
 
 if TYPE_CHECKING:
-    from capplan.fleet.plan import Group
+    from capplan.fleet.group import Group
 
 SECONDS_PER_MONTH = 730.0 * 3600.0
 """Seconds of an average month."""

@@ -6,8 +6,7 @@ from dataclasses import replace
 from math import floor, inf, isfinite, isinf, log10
 
 from capplan.errors import Refusal
-from capplan.fleet.fit import fit
-from capplan.fleet.plan import (
+from capplan.fleet.answer import (
     DEAR,
     SUREST_WITHIN,
     Bought,
@@ -15,15 +14,15 @@ from capplan.fleet.plan import (
     Choices,
     FleetAnswer,
     NextSteps,
-    Plan,
     Relaxation,
     Relaxed,
     Sizing,
     Step,
     TightTarget,
     Uneconomical,
-    whole_gpus,
 )
+from capplan.fleet.fit import fit
+from capplan.fleet.plan import Plan, whole_gpus
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts, rejection_rows
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas

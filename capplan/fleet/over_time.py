@@ -7,7 +7,7 @@ from math import ceil
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from capplan.fleet.plan import Group
+from capplan.fleet.group import Group
 from capplan.numbers import Array, Counts
 from capplan.serving.terms import SCALE_DOWN_HOLD_S
 

@@ -13,8 +13,9 @@ from capplan.assumption import Assumption
 from capplan.engine.left_out import Served
 from capplan.engine.profile import EngineProfile
 from capplan.fleet.fit import Fit, fit
+from capplan.fleet.group import Group
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import RANGE, Group, Plan
+from capplan.fleet.plan import RANGE, Plan
 from capplan.fleet.search.candidates import Layout, Ranges
 from capplan.hardware.device import Device, Efficiency
 from capplan.model.network import Network

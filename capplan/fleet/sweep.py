@@ -10,11 +10,12 @@ import numpy as np
 
 from capplan import __version__
 from capplan.errors import Reason
+from capplan.fleet.group import sized_groups
 from capplan.fleet.load.demand import Demand, drawn_requests
 from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.load.waits import waits_of
-from capplan.fleet.plan import Plan, sized_groups
+from capplan.fleet.plan import Plan
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.review import Question

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from capplan.fleet.plan import Group, Plan
+from capplan.fleet.group import Group
+from capplan.fleet.plan import Plan
 from capplan.fleet.search.load_scale import replicas_at
 from capplan.money.price import usd_per_month
 

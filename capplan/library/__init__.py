@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ge
 
 from capplan.engine.lookup import ANY_OF
 from capplan.errors import InputError, TargetError, unknown
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.answer import FleetAnswer
+from capplan.fleet.plan import Plan
 from capplan.fleet.scenario import SharingTerms
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.questions.fleet import AskedFleet, asked_fleet

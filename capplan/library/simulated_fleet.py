@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from capplan.assumption import Assumption
+from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.load.routed import Operation, most_replicas, run_fleet, run_mix
-from capplan.fleet.plan import FleetAnswer
 from capplan.fleet.simulation import FleetOutcome
 from capplan.questions import simulation as inputs
 from capplan.questions.fleet import AskedFleet

@@ -9,8 +9,9 @@ from typing import TypeAlias
 
 from capplan.assumption import Assumption
 from capplan.errors import CapplanError, InputError, Reason, unknown
+from capplan.fleet.group import RoutedRequests
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.plan import Plan, RoutedRequests
+from capplan.fleet.plan import Plan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.recommended import plan_of
 from capplan.model.weight_format import stored_formats

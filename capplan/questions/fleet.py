@@ -10,9 +10,10 @@ from capplan.engine.lookup import ENGINES, profile
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.families.model_config import pooled
+from capplan.fleet.group import Group
 from capplan.fleet.load.demand import Demand, PlannedDemand, demand_of, planned_demand
 from capplan.fleet.over_time import ReplicasAt
-from capplan.fleet.plan import Group, Plan
+from capplan.fleet.plan import Plan
 from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Terms
 from capplan.fleet.search.one_layout import replicas_at_rates

@@ -10,21 +10,12 @@ import numpy as np
 
 from capplan.accuracy.bounded import BoundedSpread, Interval, bounded_latencies
 from capplan.errors import InputError, Reason
+from capplan.fleet.answer import SUREST_WITHIN, Certainty, Choices, FleetAnswer, Mix, NoMix
+from capplan.fleet.group import Group as PlanGroup
+from capplan.fleet.group import RoutedRequests
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
-from capplan.fleet.plan import (
-    SUREST_WITHIN,
-    Certainty,
-    Choices,
-    ClassLatencies,
-    FleetAnswer,
-    Mix,
-    NoMix,
-    Plan,
-    RoutedRequests,
-    whole_gpus,
-)
-from capplan.fleet.plan import Group as PlanGroup
+from capplan.fleet.plan import ClassLatencies, Plan, whole_gpus
 from capplan.fleet.pools.order import with_machines
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from capplan.errors import Reason
+from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.load.demand import demand_of
-from capplan.fleet.plan import RANGE, FleetAnswer, Plan
+from capplan.fleet.plan import RANGE, Plan
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Together
 from capplan.fleet.sweep import (

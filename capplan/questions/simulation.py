@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, Reason, TargetError
+from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import SamplePath, selected_requests
 from capplan.fleet.load.routed import MixedGroup, Operation
 from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.over_time import OverTime, scaling_rate
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.plan import Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.one_layout import trial_of

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import inf, log2
 
+from capplan.fleet.answer import Bought, FleetAnswer
 from capplan.fleet.decision import cheapest_by_confidence
-from capplan.fleet.plan import Bought, FleetAnswer, Plan
+from capplan.fleet.plan import Plan
 from capplan.fleet.search.cheapest import Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES
 from capplan.fleet.search.recommended import bought_of

@@ -42,16 +42,10 @@ from capplan import __version__
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.assumption import Assumption
 from capplan.errors import InputError, Refusal
+from capplan.fleet.answer import Certainty, NextSteps, TightTarget, Uneconomical
 from capplan.fleet.engine_options import TierSize
-from capplan.fleet.plan import (
-    PHASES,
-    Certainty,
-    GroupFigures,
-    NextSteps,
-    PlanFigures,
-    TightTarget,
-    Uneconomical,
-)
+from capplan.fleet.group import PHASES, GroupFigures
+from capplan.fleet.plan import PlanFigures
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.search.candidates import DEGREES, Rejection
 from capplan.fleet.unit_costs import UnitCosts

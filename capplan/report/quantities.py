@@ -203,7 +203,7 @@ _RANGE = (
     "month at price p of the replicas that the peak with headroom h takes if every step takes s times as long"
 )
 PLAN: Mapping[str, Quantity] = {
-    "gpus": Quantity("GPUs of all replicas, spares included", "fleet.plan.Group.gpus", {"replicas": "n", "gpus_per_replica": "g"}, predicted=True),
+    "gpus": Quantity("GPUs of all replicas, spares included", "fleet.group.Group.gpus", {"replicas": "n", "gpus_per_replica": "g"}, predicted=True),
     "replicas": Quantity(
         "Copies of the served model, spares included",
         "max(ceil(R / ((1 - h) l)), ceil(R / c)) + s, or more where that is surer for about the same cost",
@@ -247,7 +247,7 @@ PLAN: Mapping[str, Quantity] = {
         {"usd_per_gpu_hour": "p", "energy_usd_per_gpu_hour": "e", "gpus": "g"}, MONEY,
     ),
     "energy_usd_per_hour": Quantity(
-        "Electricity of an hour, on top of the price, at the thermal design power", "fleet.plan.Group.energy_usd_per_hour",
+        "Electricity of an hour, on top of the price, at the thermal design power", "fleet.group.Group.energy_usd_per_hour",
         {"energy_usd_per_gpu_hour": "e", "powered_gpus": "g"}, MONEY,
     ),
     "usd_per_month": Quantity("Cost of 730 hours", "money.price.usd_per_month", {"usd_per_hour": "h", "hours": "n"}, MONEY),
@@ -276,7 +276,7 @@ PLAN: Mapping[str, Quantity] = {
     "usd_per_thousand_requests": Quantity(
         "Cost of a thousand requests of jobs, or of embeddings and rerankers at the mean load", "1000 c / n of a job, else 1000 h / (3600 r)", {"usd_per_job": "c", "usd_per_hour": "h", "request_rate": "r"}, MONEY,
     ),
-    "watts": Quantity("Thermal design power of all GPUs", "fleet.plan.Group.watts", {"tdp_w": "w", "gpus": "g"}, MONEY),
+    "watts": Quantity("Thermal design power of all GPUs", "fleet.group.Group.watts", {"tdp_w": "w", "gpus": "g"}, MONEY),
     "slo_met_probability": Quantity(
         "Probability that all targets hold together at the peak: that replicas are fast enough for the target that fails first",
         "fleet.search.recommended.met_probability", {"slowest_ratio": "s_max", "slowness": "F", "slo": ""}, ACCURACY,

@@ -9,7 +9,9 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.profile import EngineProfile
-from capplan.fleet.plan import DEAR, PHASES, Group, Plan, Transfer, paid_by_the_gpu
+from capplan.fleet.answer import DEAR
+from capplan.fleet.group import PHASES, Group
+from capplan.fleet.plan import Plan, Transfer, paid_by_the_gpu
 from capplan.fleet.review import PlanDetail, kernel_assumptions, sizing_of
 from capplan.hardware.device import Device
 from capplan.money.ledger import total_usd

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, Literal
 
-from capplan.fleet.plan import CLEARLY_SURER, SMALL_EXTRA, FleetAnswer, Plan
+from capplan.fleet.answer import CLEARLY_SURER, SMALL_EXTRA, FleetAnswer
+from capplan.fleet.plan import Plan
 from capplan.fleet.review import PlanDetail, target_margins
 from capplan.hardware.device import Source
 from capplan.money.ledger import total_usd
@@ -34,8 +35,7 @@ from capplan.report.answers.fleet_words import (
     surer_text,
     tight_texts,
 )
-from capplan.report.answers.order import ordered_texts
-from capplan.report.answers.owned import owned_texts
+from capplan.report.answers.order import ordered_texts, owned_texts
 from capplan.report.answers.waterfall import waterfall_tables
 from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart, waterfall_chart
 from capplan.report.screen_units import shown_money

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.fleet.plan import DEAR, FleetAnswer, Plan
+from capplan.fleet.answer import DEAR, FleetAnswer
+from capplan.fleet.plan import Plan
 from capplan.fleet.sweep import FEW_RATIOS, Swing, Turn, WhatIf
 from capplan.money.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.questions.fleet import AskedFleet

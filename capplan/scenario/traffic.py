@@ -346,9 +346,16 @@ def _request_class(reading: Reading, item: Traffic, index: int, burst_ratio: flo
         burst_ratio=burst,
     )
     _warn_of_short_prompts(reading, described)
+    return _whole_class(reading, item, index, described, sessions)
+
+
+def _whole_class(
+    reading: Reading, item: Traffic, index: int, described: RequestClass, sessions: Sessions | None
+) -> RequestClass | None:
+    """Return a class with its sessions or multiples, and with what its requests take outside of the GPUs."""
     if sessions is not None:
         return with_outside(reading, item, index, _of_turns(described, sessions))
-    about = [(*at, key) for key in MULTIPLES]
+    about: list[KeyPath] = [("traffic", index, key) for key in MULTIPLES]
     whole = reading.attempt(partial(with_multiples, reading, item, index, described), None, *about)
     return None if whole is None else with_outside(reading, item, index, whole)
 

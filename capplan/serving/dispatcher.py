@@ -516,7 +516,7 @@ class Dispatcher:
         else:
             self.finished_requests += 1
             self.ledger.finished(flight, at_s)
-        self._feed.ended(flight.index, max(at_s, self.now_s))
+        self._feed.ended(flight.index, at_s)
 
     def _end_if_drained(self, instance: EngineInstance, at_s: float) -> None:
         if instance.draining and not instance.load:

@@ -91,6 +91,7 @@ def simulate_fleet(
     failures, autoscaling, hedging : what happens to replicas and requests; a removed replica finishes its requests first,
         and of a request with a copy the rows describe the one that wins, the totals both.
     crowd : users of the whole fleet, whose requests go through the router; a closed loop is a crowd without think time.
+        The router learns of a deadline that passes within a step when the step has ended; the user's next request arrives at the deadline.
     until_s : [s]
         stop at this time; running steps complete, later arrivals are ignored.
 
@@ -119,20 +120,17 @@ def simulate_fleet(
     planned = [Failure(*failure) for failure in failures]
     check_events(planned, autoscaling, hedging, replicas)
     requests, crowd = _offered(requests, None, crowd, until_s, admission)
-    is_steady = not (planned or autoscaling or hedging)
+    is_steady = not (planned or autoscaling or (hedging and replicas > 1))
     if replicas == 1 and is_steady:
-        return _alone(requests, replace(engine, table=engine.clock), crowd, until_s, admission)
-    if is_steady and (until_s == inf or crowd is not None):
-        plan = replace(plan, engine=replace(engine, table=engine.clock))
-        if pools_eligible(requests, [(plan.engine, routing)], admission, crowd):
-            return _run_on_cores(requests, [plan], KvLink(0.0, inf), crowd, until_s)
+        return _alone(requests, plan.engine, crowd, until_s, admission)
+    if is_steady and _needs_no_dispatcher(requests, [plan], crowd, until_s, admission):
+        return _run_on_cores(requests, [plan], KvLink(0.0, inf), crowd, until_s)
     dispatcher = _dispatcher(requests, engine, crowd, admission)
     operations = _add_pool(dispatcher, plan, (requests, asked_of(crowd)), admission)
     dispatcher.entry = lambda flight: not dispatcher.pools[0].terms.too_long(flight)
     operations.plan(planned, autoscaling)
     dispatcher.hedges = None if hedging is None else Hedges(hedging)
-    run = _fleet_run(dispatcher, until_s)
-    return replace(run, rerouted_requests=operations.rerouted_requests)
+    return replace(_fleet_run(dispatcher, until_s), rerouted_requests=operations.rerouted_requests)
 
 
 def simulate_disaggregated(
@@ -184,21 +182,12 @@ def simulate_disaggregated(
     >>> run.outcome.ttft_s, run.outcome.e2e_s
     (array([1.25]), array([2.25]))
     """
-    prompts = replace(prefill.engine.scheduling, reserved_output_fraction=0.0)
-    engine = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)
-    after = replace(decode, engine=replace(decode.engine, caching=None))
-    plans = [
-        replace(plan, engine=replace(plan.engine, table=plan.engine.clock))
-        for plan in (_checked(replace(prefill, engine=engine)), _checked(after))
-    ]
-    if any(plan.engine.scheduling.policy == "slots" for plan in plans):
-        raise InputError("slots hand no prompt over: pools for prefill and decode are not modelled with them")
+    plans = _checked_phases(prefill, decode)
     check_link(link)
     requests, crowd = _offered(requests, concurrency, crowd, until_s, admission)
-    pools = [(plan.engine, plan.routing) for plan in plans]
-    if (until_s == inf or crowd is not None) and pools_eligible(requests, pools, admission, crowd):
+    if _needs_no_dispatcher(requests, plans, crowd, until_s, admission):
         return _run_on_cores(requests, plans, link, crowd, until_s, gauged=gauged, early_end=early_end)
-    dispatcher = _dispatcher(requests, engine, crowd, admission)
+    dispatcher = _dispatcher(requests, plans[0].engine, crowd, admission)
     for plan, rules in zip(plans, (admission, Admission(priority=admission.priority)), strict=True):
         _add_pool(dispatcher, plan, (requests, asked_of(crowd)), rules)
     return _run_of_pools(dispatcher, link, prefill.replicas, until_s)
@@ -220,7 +209,26 @@ def _checked(plan: EnginePlan) -> EnginePlan:
         raise InputError(
             "static batching behind a router is not modelled\n  split the requests and simulate each engine separately"
         )
-    return plan
+    return replace(plan, engine=replace(plan.engine, table=plan.engine.clock))
+
+
+def _checked_phases(prefill: EnginePlan, decode: EnginePlan) -> tuple[EnginePlan, EnginePlan]:
+    """Return the engines of both pools, which do no more than their phase."""
+    prompts = replace(prefill.engine.scheduling, reserved_output_fraction=0.0)
+    engine = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)
+    first = _checked(replace(prefill, engine=engine))
+    second = _checked(replace(decode, engine=replace(decode.engine, caching=None)))
+    if "slots" in {first.engine.scheduling.policy, second.engine.scheduling.policy}:
+        raise InputError("slots hand no prompt over: pools for prefill and decode are not modelled with them")
+    return first, second
+
+
+def _needs_no_dispatcher(
+    requests: Requests, plans: Sequence[EnginePlan], crowd: Crowd | None, until_s: float, admission: Admission
+) -> bool:
+    """Return whether the compiled core takes a run of pools to which nothing happens."""
+    pools = [(plan.engine, plan.routing) for plan in plans]
+    return (until_s == inf or crowd is not None) and pools_eligible(requests, pools, admission, crowd)
 
 
 def _dispatcher(

@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import prod
 from pathlib import Path
 
-from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.waterfall import waterfall
 from capplan.money.comparison import ComparedApi
 from capplan.questions.fleet import AskedFleet, asked_fleet

@@ -20,9 +20,10 @@ from pathlib import Path
 from random import Random
 
 from capplan.errors import Reason
+from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.routed import run_fleet
-from capplan.fleet.plan import FleetAnswer, Plan, cost_of
+from capplan.fleet.plan import Plan, cost_of
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.simulation import FleetOutcome

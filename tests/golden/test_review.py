@@ -11,15 +11,12 @@ import pytest
 
 from capplan.accuracy.bounded import BoundedSpread, Interval
 from capplan.errors import Refusal
-from capplan.fleet.fit import fit
-from capplan.fleet.plan import (
+from capplan.fleet.answer import (
     Bought,
     Certainty,
     Choices,
     FleetAnswer,
-    Group,
     NextSteps,
-    Plan,
     Relaxation,
     Relaxed,
     Sizing,
@@ -27,6 +24,9 @@ from capplan.fleet.plan import (
     TightTarget,
     Uneconomical,
 )
+from capplan.fleet.fit import fit
+from capplan.fleet.group import Group
+from capplan.fleet.plan import Plan
 from capplan.fleet.review import PlanDetail, plan_spec, target_margins
 from capplan.fleet.search.candidates import Layout, Rejection
 from capplan.fleet.sweep import WHAT_IF_RATIOS, Swing, Turn, WhatIf

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.fleet.plan import Choices
+from capplan.fleet.answer import Choices
 from capplan.fleet.search.recommended import plan_of
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
 from capplan.money.ledger import BudgetTerms, other_entries, service_entries, total_usd

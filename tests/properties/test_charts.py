@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.fleet.plan import Certainty
+from capplan.fleet.answer import Certainty
 from capplan.memory.kv_sizes import kv_sizes
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model

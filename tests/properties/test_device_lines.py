@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.main import main
-from capplan.fleet.plan import DEAR
+from capplan.fleet.answer import DEAR
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.yaml_file import parse_yaml

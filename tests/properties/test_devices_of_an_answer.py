@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import assume, example, given
 
+from capplan.fleet.answer import DEAR
 from capplan.fleet.decision import fleet_decision
-from capplan.fleet.plan import DEAR
 from capplan.questions.fleet import asked_fleet, terms_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from

@@ -11,7 +11,7 @@ from capplan.deploy.command_line import command_of, read_command_line, shell_tex
 from capplan.deploy.export import export_text
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
-from capplan.fleet.plan import RoutedRequests
+from capplan.fleet.group import RoutedRequests
 from capplan.readers.plan_file import ServerRow, read_plan_file
 from tests.plan_files import plan_in, with_changes
 from tests.published_fields import TABLE, kind_of, mismatch

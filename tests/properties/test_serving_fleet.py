@@ -372,6 +372,24 @@ def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
         assert getattr(routed, name) == pytest.approx(getattr(alone, name), rel=1e-9, abs=1e-9, nan_ok=True)
 
 
+@pytest.mark.parametrize(
+    "events",
+    [
+        {"hedging": Hedging(0.5)},
+        {"failures": [(1e6, 0)], "hedging": Hedging(0.5)},
+        {"autoscaling": Autoscaling(1, 1, start_s=1.0, rate_per_s=1e3, interval_s=0.5)},
+    ],
+)
+def test_a_user_asks_again_when_a_deadline_ends_the_wait_whatever_the_fleet_does_meanwhile(events) -> None:
+    """A step takes until 1 s, the deadline of the second user passes at 0.3 s, and other events come at 0.5 s."""
+    one = np.array([1.0])
+    table = StepTable(one, 0.5 * one, 0 * one, one, np.array([[0.0]]), one, one, one, one, np.array([[0.0]]))
+    requests, crowd = offered(Requests(np.array([9, 9, 9]), np.array([3, 1, 1])), 2, None)
+    engine = EngineSetup(table, Scheduling("mixed", 1, 64), 10)
+    run = simulate_fleet(requests, engine, 1, crowd=crowd, admission=Admission(deadline_s=(0.3,)), **events)
+    assert run.outcome.arrival_s == pytest.approx([0.0, BEGIN_S, BEGIN_S + 0.3])
+
+
 def busy_case(seed: int, count: int = 300):
     rng = np.random.default_rng(seed)
     requests = Requests(

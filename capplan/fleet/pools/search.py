@@ -16,17 +16,10 @@ from math import inf, isnan
 from capplan.accuracy.bounded import operation_interval, operation_of
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import Reason, Refusal
+from capplan.fleet.answer import DEAR, PoolsSearch
+from capplan.fleet.group import Group, sized_groups
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.plan import (
-    DEAR,
-    Group,
-    Plan,
-    PoolsSearch,
-    Transfer,
-    cost_of,
-    sized_groups,
-    summed_usd_per_hour,
-)
+from capplan.fleet.plan import Plan, Transfer, cost_of, summed_usd_per_hour
 from capplan.fleet.pools.joint import (
     ANY_COST,
     Demanded,

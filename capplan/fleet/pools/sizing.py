@@ -6,18 +6,9 @@ from functools import cache, partial
 from math import inf
 
 from capplan.errors import Reason
+from capplan.fleet.answer import Certainty, Choices, FleetAnswer
 from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
-from capplan.fleet.plan import (
-    RANGE,
-    Certainty,
-    Choices,
-    FleetAnswer,
-    Plan,
-    cost_of,
-    costs_less,
-    orderable_first,
-    whole_gpus,
-)
+from capplan.fleet.plan import RANGE, Plan, cost_of, costs_less, orderable_first, whole_gpus
 from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, PoolsSlowness, Rank, demanded_of
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.review import Question, spec_of_layout

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from capplan.accuracy.slowness import Slowness
 from capplan.assumption import Label
 from capplan.errors import CapplanError, Reason, Refusal
+from capplan.fleet.answer import Relaxation
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import Relaxation
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.candidates import Layout, Rejections, is_large_mixture, layouts
 from capplan.fleet.search.steady_plans import (

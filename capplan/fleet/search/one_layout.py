@@ -8,8 +8,8 @@ from math import isclose
 import numpy as np
 
 from capplan.errors import Reason
+from capplan.fleet.group import Group
 from capplan.fleet.over_time import ReplicasAt
-from capplan.fleet.plan import Group
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.cheapest import Search, Terms, busy_replicas

@@ -9,8 +9,10 @@ from math import inf, nextafter
 from typing import Any
 
 from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
+from capplan.fleet.answer import CLEARLY_SURER, SMALL_EXTRA, Bought
+from capplan.fleet.group import Group, Role
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import CLEARLY_SURER, RANGE, SMALL_EXTRA, Bought, Group, Plan, Role, cost_of
+from capplan.fleet.plan import RANGE, Plan, cost_of
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial

@@ -9,7 +9,8 @@ from math import inf
 from pathlib import Path
 
 from capplan.errors import CapplanError, InputError, unknown
-from capplan.fleet.plan import FleetAnswer, Plan, cost_of, costs_less
+from capplan.fleet.answer import FleetAnswer
+from capplan.fleet.plan import Plan, cost_of, costs_less
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Search, layout_name, search_of

@@ -13,8 +13,9 @@ from typing import Any, get_args
 from capplan.engine.lookup import unsupported_reason
 from capplan.errors import CapplanError, InputError, Reason
 from capplan.fleet.engine_options import tier_in_tokens
+from capplan.fleet.group import RoutedRequests
 from capplan.fleet.load.demand import demand_of_classes
-from capplan.fleet.plan import Plan, RoutedRequests
+from capplan.fleet.plan import Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.candidates import PIPELINE_PARALLEL, TENSOR_PARALLEL
 from capplan.fleet.search.cheapest import Sized, busy_replicas
@@ -26,8 +27,8 @@ from capplan.model.network import Network
 from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element, named_weight_format
 from capplan.money.price import choose_price
-from capplan.questions.engines import other_engines
 from capplan.questions.fleet import AskedFleet, terms_of
+from capplan.questions.fleet_answer import other_engines
 from capplan.questions.levers.lever import Base, Lever, LeverRow, first_line, idle, lever_row, merged_settings
 from capplan.questions.mix import mix_plan, together_of
 from capplan.questions.money.energy import asked_energy

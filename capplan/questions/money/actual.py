@@ -7,7 +7,7 @@ from math import isclose
 from pathlib import Path
 
 from capplan.errors import InputError
-from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.answer import FleetAnswer
 from capplan.money.ledger import machines_of
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.who_pays import AskedBill, asked_bill

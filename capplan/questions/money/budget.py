@@ -7,17 +7,10 @@ from math import inf
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.fleet.answer import CarriedTraffic, Certainty, Choices, FleetAnswer, Uneconomical
 from capplan.fleet.load.demand import Demand, demand_of
 from capplan.fleet.over_time import RateLine, ReplicasAt
-from capplan.fleet.plan import (
-    CarriedTraffic,
-    Certainty,
-    Choices,
-    FleetAnswer,
-    Plan,
-    Uneconomical,
-    whole_gpus,
-)
+from capplan.fleet.plan import Plan, whole_gpus
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Rejection
 from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms

@@ -11,8 +11,9 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.fleet.group import Group
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt, fleet_over_time
-from capplan.fleet.plan import Group, Plan
+from capplan.fleet.plan import Plan
 from capplan.fleet.search.cheapest import Search, Sized, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import replicas_at_rates

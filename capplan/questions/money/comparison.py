@@ -9,8 +9,10 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, unknown
+from capplan.fleet.answer import FleetAnswer
+from capplan.fleet.group import Group
 from capplan.fleet.growth import Growth
-from capplan.fleet.plan import FleetAnswer, Group, Plan
+from capplan.fleet.plan import Plan
 from capplan.keys import first_day
 from capplan.money.commitments import falling_ratios
 from capplan.money.comparison import (

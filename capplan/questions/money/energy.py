@@ -11,9 +11,11 @@ from typing import TypeAlias
 import numpy as np
 
 from capplan.assumption import Assumption
+from capplan.fleet.answer import FleetAnswer
+from capplan.fleet.group import Group
 from capplan.fleet.growth import Growth, growth_of
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
-from capplan.fleet.plan import FleetAnswer, Group, Plan
+from capplan.fleet.plan import Plan
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
 from capplan.money.commitments import Mix
 from capplan.money.energy import (

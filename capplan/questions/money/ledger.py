@@ -7,7 +7,8 @@ from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.answer import FleetAnswer
+from capplan.fleet.plan import Plan
 from capplan.keys import first_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm

@@ -6,7 +6,7 @@ from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
-from capplan.fleet.plan import FleetAnswer
+from capplan.fleet.answer import FleetAnswer
 from capplan.money.commitments import GroupUse, Mix, mix_of, pooled_use
 from capplan.money.ledger import CommitmentRates, commitment_rates, committed_entry
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month

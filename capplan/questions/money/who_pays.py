@@ -8,8 +8,10 @@ from datetime import date
 
 from capplan.assumption import Assumption
 from capplan.errors import InputError
+from capplan.fleet.answer import FleetAnswer
+from capplan.fleet.group import Group
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import FleetAnswer, Group, Plan
+from capplan.fleet.plan import Plan
 from capplan.fleet.review import Question, phase_times, plan_spec
 from capplan.fleet.search.simulated_layout import demand_at_replica
 from capplan.keys import current_day

@@ -7,8 +7,9 @@ from functools import cached_property
 from capplan.accuracy.bounded import Interval
 from capplan.accuracy.slowness import Slowness
 from capplan.errors import InputError, Reason
+from capplan.fleet.answer import Certainty
 from capplan.fleet.load.demand import Demand, planned_demand
-from capplan.fleet.plan import Certainty, Plan
+from capplan.fleet.plan import Plan
 from capplan.fleet.pools.joint import AS_PREDICTED, Demanded, demanded_of
 from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.review import PlanDetail, plan_details

@@ -8,21 +8,11 @@ from typing import Any
 
 from capplan.accuracy.bounded import BoundedSpread
 from capplan.errors import InputError, TargetError
+from capplan.fleet.answer import Certainty, Choices, FleetAnswer, PoolsSearch
+from capplan.fleet.group import Group, GroupFigures, RoutedRequests, with_their_machines
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.waits import waits_of
-from capplan.fleet.plan import (
-    Certainty,
-    Choices,
-    FleetAnswer,
-    Group,
-    GroupFigures,
-    Plan,
-    PlanFigures,
-    PoolsSearch,
-    RoutedRequests,
-    Transfer,
-    with_their_machines,
-)
+from capplan.fleet.plan import Plan, PlanFigures, Transfer
 from capplan.fleet.pools.link import LinkUse
 from capplan.fleet.search.candidates import DEGREES, Layout
 from capplan.model.sharding import Sharding

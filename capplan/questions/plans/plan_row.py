@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from capplan.fleet.answer import Certainty
+from capplan.fleet.group import Group
 from capplan.fleet.load.demand import planned_demand
-from capplan.fleet.plan import Certainty, Group, Plan
+from capplan.fleet.plan import Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.order import OrderLine

@@ -5,15 +5,9 @@ from dataclasses import asdict
 from typing import Any
 
 from capplan.assumption import Assumption
-from capplan.fleet.plan import (
-    SUREST_WITHIN,
-    FleetAnswer,
-    Mix,
-    Plan,
-    RoutedRequests,
-    Uneconomical,
-    paid_by_the_gpu,
-)
+from capplan.fleet.answer import SUREST_WITHIN, FleetAnswer, Mix, Uneconomical
+from capplan.fleet.group import RoutedRequests
+from capplan.fleet.plan import Plan, paid_by_the_gpu
 from capplan.fleet.review import Question, kernel_assumptions
 from capplan.questions.fleet import AskedFleet, demand_of_plan, prices_of_others
 from capplan.questions.fleet_answer import FAR_DEARER
@@ -100,9 +94,10 @@ from capplan.report.answers.order import (
     order_tables,
     order_texts,
     ordered_texts,
+    owned_rows,
+    owned_texts,
     rack_texts,
 )
-from capplan.report.answers.owned import owned_rows, owned_texts
 from capplan.report.answers.replica import unknown_intervals
 from capplan.report.safe_text import plain
 from capplan.scenario.scenario_file import Scenario

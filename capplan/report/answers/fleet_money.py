@@ -5,7 +5,8 @@ from dataclasses import asdict
 from math import isclose
 from typing import Any
 
-from capplan.fleet.plan import FleetAnswer, Plan
+from capplan.fleet.answer import FleetAnswer
+from capplan.fleet.plan import Plan
 from capplan.money.commitments import HOURS_PER_YEAR, Mix, Offer, named_offers
 from capplan.money.ledger import Cash, Entry, cost_lines, machines_of, total_usd
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice

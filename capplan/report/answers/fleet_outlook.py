@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from capplan.assumption import Assumption
+from capplan.fleet.group import PHASES
 from capplan.fleet.growth import Growth
 from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import PHASES
 from capplan.money.energy import Energy
 from capplan.questions.money.energy import Outlook
 from capplan.report.answer import Table, columns, row_of

@@ -6,18 +6,9 @@ from math import ceil
 from typing import Any, TypeVar
 
 from capplan.assumption import Assumption, by_what_to_do
-from capplan.fleet.plan import (
-    CarriedTraffic,
-    FleetAnswer,
-    Group,
-    NextSteps,
-    Plan,
-    PoolsSearch,
-    Relaxation,
-    Uneconomical,
-    cost_of,
-    orderable_first,
-)
+from capplan.fleet.answer import CarriedTraffic, FleetAnswer, NextSteps, PoolsSearch, Relaxation, Uneconomical
+from capplan.fleet.group import Group
+from capplan.fleet.plan import Plan, cost_of, orderable_first
 from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet

@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from capplan.fleet.answer import Certainty, FleetAnswer
 from capplan.fleet.over_time import OverTime
-from capplan.fleet.plan import Certainty, FleetAnswer, Plan
+from capplan.fleet.plan import Plan
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import matmul_kernel
 from capplan.memory.kv_sizes import KvSize
