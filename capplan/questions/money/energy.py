@@ -317,7 +317,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
         ),
         cash=asked_cash(scenario, mixes[0].mix, growth) if mixes else None,
         total=ledger_of(asked, chosen, mixes[0].mix if mixes else None),
-        terms=term_prices(scenario, chosen),
+        terms=term_prices(scenario, chosen, today),
         narrower=narrower_weights(asked, chosen),
     )
 

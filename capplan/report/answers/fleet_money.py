@@ -263,6 +263,7 @@ def term_rows(terms: Sequence[TermPrice]) -> list[dict[str, Any]]:
                 **{f"{side}usd_per_{span}": usd * term.gpus * term.hours for side, usd in sides.items()},
                 "price_basis": term.basis,
                 **row_of(offer, "provider date source"),
+                "remark": term.remark,
             }
         )
     return rows
@@ -272,10 +273,14 @@ def term_tables(terms: Sequence[TermPrice]) -> Iterator[Table]:
     """Yield the public prices by term; nothing if fewer than two ways to pay have one."""
     rows = term_rows(terms)
     span = next((name for name in ("usd_per_month", "usd_per_job") if rows and name in rows[0]), "")
+    remarks: dict[str, list[str]] = {}
+    for row in rows:
+        remarks.setdefault(row["remark"], []).append(f"{row['hardware']} {row['commitment']}")
+    said = "; ".join(f"{remark}: {', '.join(prices)}" for remark, prices in remarks.items() if remark)
     shown = f"hardware commitment lowest_usd_per_gpu_hour usd_per_gpu_hour highest_usd_per_gpu_hour {span} price_basis provider date"
     yield Table(
         rows,
-        title="Public prices by term",
+        title=f"Public prices by term{f' ({said})' if said else ''}",
         shown=columns(shown),
         titles={"commitment": "", "provider": "median offer", "date": "price of"},
         spare=columns("price_basis provider highest_usd_per_gpu_hour lowest_usd_per_gpu_hour"),
