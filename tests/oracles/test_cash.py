@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm, tied_up_ratio
-from capplan.money.ledger import cash_of, other_entries, total_usd
+from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm, cash_of, tied_up_ratio
+from capplan.money.ledger import other_entries, total_usd
 from capplan.money.price import OtherPrices, Prices, choose_price
 from capplan.questions.money.commitments import owned_offer, reserved_offer
 from capplan.scenario.scenario_file import Owned, Reserved

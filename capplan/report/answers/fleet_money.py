@@ -6,8 +6,8 @@ from math import isclose
 from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan
-from capplan.money.commitments import HOURS_PER_YEAR, Mix, Offer, named_offers
-from capplan.money.ledger import Cash, Entry, cost_lines, machines_of, total_usd
+from capplan.money.commitments import HOURS_PER_YEAR, Cash, Mix, Offer, named_offers
+from capplan.money.ledger import Entry, cost_lines, machines_of, total_usd
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
