@@ -6,7 +6,7 @@ from typing import Literal, TypeAlias
 
 from capplan.money.commitments import MixedPart, PaidTerm
 from capplan.money.order import OWN
-from capplan.money.price import HOURS_PER_MONTH, OtherPrices, Prices
+from capplan.money.price import HOURS_PER_MONTH, Prices
 
 MACHINE_HOURS = "machine hours"
 """Unit of machines that are paid for whole, at one price."""
@@ -201,23 +201,23 @@ def total_usd(entries: Sequence[Entry], kind: Kind | None = None) -> float:
     return sum(entry.usd for entry in entries if kind in (None, entry.kind))
 
 
-def other_entries(
-    terms: OtherPrices,
+def service_entries(
+    prices: Prices,
     machines_usd: float,
     input_tokens: float,
     output_tokens: float,
     weight_bytes: float,
     months: float,
 ) -> tuple[Entry, ...]:
-    """Return the costs of a service other than its GPUs and the people who run it, the lines without a price left out.
+    """Return what a service costs in addition to its machines: overhead on their price, people, and the rest; entries without a price are left out.
 
         egress q = 10^-9 o b,   between zones q = 10^-9 z (i d + o b),   logs q = 10^-9 d (i + o),   weights q = 10^-9 w t,   others q = n t
 
     Parameters
     ----------
-    terms : prices; bytes b of an output token as it is streamed, bytes d of the text of a token, share z in another zone
+    prices : with bytes b of an output token as it is streamed, bytes d of the text of a token, share z in another zone
     machines_usd : [$]
-        what the machines cost, of which the provider's support plan and staging are shares
+        what the machines cost, of which overhead, the provider's support plan and staging are shares
     input_tokens : [tokens]
         i, of all requests
     output_tokens : [tokens]
@@ -229,51 +229,30 @@ def other_entries(
 
     Returns
     -------
-    lines, of the same time as machines_usd
+    entries, of the same time as machines_usd
     """
-    streamed = 1e-9 * output_tokens * terms.bytes_per_token
-
-    def basis(key: str) -> str:
-        return "assumed" if key in terms.assumed else f"scenario: prices.other.{key}"
-
-    lines = (
-        Entry(
-            "egress of streamed output", streamed, "GB", terms.price("egress_per_gb"),
-            basis("egress_per_gb"), grows_with="traffic",
-        ),
-        Entry(
-            "traffic between zones", terms.other_zone_fraction * (streamed + 1e-9 * input_tokens * terms.text_bytes_per_token), "GB",
-            terms.price("cross_zone_per_gb"), basis("cross_zone_per_gb"), grows_with="traffic",
-        ),
-        Entry(
-            "logs of prompts and responses", 1e-9 * (input_tokens + output_tokens) * terms.text_bytes_per_token, "GB", terms.price("logs_per_gb"),
-            basis("logs_per_gb"), grows_with="traffic",
-        ),
-        Entry("load balancers", months, "months", terms.price("load_balancers"), basis("load_balancers")),
-        Entry("storage of weights", 1e-9 * weight_bytes * months, "GB months", terms.price("weights_per_gb"), basis("weights_per_gb")),
-        Entry("CPU nodes", terms.price("cpu_nodes") * months, "node months", terms.price("cpu_node"), basis("cpu_node")),
-        Entry("support plan", machines_usd, "$ of machines", terms.price("support"), basis("support"), grows_with="machines"),
-        Entry("development and staging", machines_usd, "$ of machines", terms.price("staging"), basis("staging"), grows_with="machines"),
-    )  # fmt: skip
-    return tuple(line for line in lines if line.usd)
-
-
-def service_entries(
-    prices: Prices,
-    machines_usd: float,
-    input_tokens: float,
-    output_tokens: float,
-    weight_bytes: float,
-    months: float,
-) -> tuple[Entry, ...]:
-    """Return what a service costs in addition to its machines: overhead on their price, people, and the costs of `other_entries`."""
+    terms = prices.other
     staff = "assumed" if prices.people_assumed else "scenario: prices.people"
-    of = "scenario: prices.overhead"
-    return (
-        Entry("overhead", machines_usd, "$ of machines", prices.overhead, of, "overhead", "machines"),
+    streamed, text = 1e-9 * output_tokens * terms.bytes_per_token, 1e-9 * terms.text_bytes_per_token
+    crossing = terms.other_zone_fraction * (streamed + input_tokens * text)
+
+    def other(what: str, key: str, quantity: float, unit: str, grows_with: Growing = "nothing") -> Entry:
+        basis = "assumed" if key in terms.assumed else f"scenario: prices.other.{key}"
+        return Entry(what, quantity, unit, terms.price(key), basis, grows_with=grows_with)
+
+    entries = (
+        Entry("overhead", machines_usd, "$ of machines", prices.overhead, "scenario: prices.overhead", "overhead", "machines"),
         Entry("people", 1.0, "team", prices.people_usd_per_month, staff, "people"),
-        *other_entries(prices.other, machines_usd, input_tokens, output_tokens, weight_bytes, months),
-    )
+        other("egress of streamed output", "egress_per_gb", streamed, "GB", "traffic"),
+        other("traffic between zones", "cross_zone_per_gb", crossing, "GB", "traffic"),
+        other("logs of prompts and responses", "logs_per_gb", (input_tokens + output_tokens) * text, "GB", "traffic"),
+        other("load balancers", "load_balancers", months, "months"),
+        other("storage of weights", "weights_per_gb", 1e-9 * weight_bytes * months, "GB months"),
+        other("CPU nodes", "cpu_node", terms.price("cpu_nodes") * months, "node months"),
+        other("support plan", "support", machines_usd, "$ of machines", "machines"),
+        other("development and staging", "staging", machines_usd, "$ of machines", "machines"),
+    )  # fmt: skip
+    return tuple(entry for entry in entries if entry.usd_each)
 
 
 @dataclass(frozen=True, slots=True)

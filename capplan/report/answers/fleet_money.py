@@ -7,7 +7,7 @@ from typing import Any
 
 from capplan.fleet.plan import FleetAnswer, Plan
 from capplan.money.commitments import HOURS_PER_YEAR, Cash, Mix, Offer, named_offers
-from capplan.money.ledger import Entry, cost_lines, machines_of, total_usd
+from capplan.money.ledger import Entry, cost_lines, total_usd
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
@@ -171,7 +171,7 @@ def total_table(lines: Sequence[Entry]) -> Table:
 
 def total_texts(plan: Plan | None, lines: Sequence[Entry]) -> Iterator[str]:
     """Yield the total cost in words, if it is not what the machines cost."""
-    machines = total_usd(machines_of(lines))
+    machines = total_usd(lines, "machines")
     if plan is None or not lines or isclose(total_usd(lines), machines):
         return
     span = "for the job" if plan.is_of_job else "a month"
