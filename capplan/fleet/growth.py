@@ -7,8 +7,7 @@ import numpy as np
 
 from capplan.fleet.over_time import ReplicasAt
 from capplan.fleet.plan import Plan, ordered_text
-from capplan.money.commitments import Mix, falling_ratios
-from capplan.money.ledger import cash_of
+from capplan.money.commitments import Mix, cash_of, falling_ratios
 from capplan.numbers import Array
 
 

@@ -1,12 +1,12 @@
-"""The ledger of a service: one list of entries, of which total cost, bill, comparison, portfolio and FOCUS are views, and what its terms pay in which month."""
+"""The ledger of a service: one list of entries, of which total cost, bill, comparison, portfolio and FOCUS are views."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
-from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm, falling_ratios
+from capplan.money.commitments import MixedPart, PaidTerm
 from capplan.money.order import OWN
-from capplan.money.price import HOURS_PER_MONTH, OtherPrices, Prices, usd_per_month
+from capplan.money.price import HOURS_PER_MONTH, Prices
 
 MACHINE_HOURS = "machine hours"
 """Unit of machines that are paid for whole, at one price."""
@@ -201,23 +201,23 @@ def total_usd(entries: Sequence[Entry], kind: Kind | None = None) -> float:
     return sum(entry.usd for entry in entries if kind in (None, entry.kind))
 
 
-def other_entries(
-    terms: OtherPrices,
+def service_entries(
+    prices: Prices,
     machines_usd: float,
     input_tokens: float,
     output_tokens: float,
     weight_bytes: float,
     months: float,
 ) -> tuple[Entry, ...]:
-    """Return the costs of a service other than its GPUs and the people who run it, the lines without a price left out.
+    """Return what a service costs in addition to its machines: overhead on their price, people, and the rest; entries without a price are left out.
 
         egress q = 10^-9 o b,   between zones q = 10^-9 z (i d + o b),   logs q = 10^-9 d (i + o),   weights q = 10^-9 w t,   others q = n t
 
     Parameters
     ----------
-    terms : prices; bytes b of an output token as it is streamed, bytes d of the text of a token, share z in another zone
+    prices : with bytes b of an output token as it is streamed, bytes d of the text of a token, share z in another zone
     machines_usd : [$]
-        what the machines cost, of which the provider's support plan and staging are shares
+        what the machines cost, of which overhead, the provider's support plan and staging are shares
     input_tokens : [tokens]
         i, of all requests
     output_tokens : [tokens]
@@ -229,51 +229,30 @@ def other_entries(
 
     Returns
     -------
-    lines, of the same time as machines_usd
+    entries, of the same time as machines_usd
     """
-    streamed = 1e-9 * output_tokens * terms.bytes_per_token
-
-    def basis(key: str) -> str:
-        return "assumed" if key in terms.assumed else f"scenario: prices.other.{key}"
-
-    lines = (
-        Entry(
-            "egress of streamed output", streamed, "GB", terms.price("egress_per_gb"),
-            basis("egress_per_gb"), grows_with="traffic",
-        ),
-        Entry(
-            "traffic between zones", terms.other_zone_fraction * (streamed + 1e-9 * input_tokens * terms.text_bytes_per_token), "GB",
-            terms.price("cross_zone_per_gb"), basis("cross_zone_per_gb"), grows_with="traffic",
-        ),
-        Entry(
-            "logs of prompts and responses", 1e-9 * (input_tokens + output_tokens) * terms.text_bytes_per_token, "GB", terms.price("logs_per_gb"),
-            basis("logs_per_gb"), grows_with="traffic",
-        ),
-        Entry("load balancers", months, "months", terms.price("load_balancers"), basis("load_balancers")),
-        Entry("storage of weights", 1e-9 * weight_bytes * months, "GB months", terms.price("weights_per_gb"), basis("weights_per_gb")),
-        Entry("CPU nodes", terms.price("cpu_nodes") * months, "node months", terms.price("cpu_node"), basis("cpu_node")),
-        Entry("support plan", machines_usd, "$ of machines", terms.price("support"), basis("support"), grows_with="machines"),
-        Entry("development and staging", machines_usd, "$ of machines", terms.price("staging"), basis("staging"), grows_with="machines"),
-    )  # fmt: skip
-    return tuple(line for line in lines if line.usd)
-
-
-def service_entries(
-    prices: Prices,
-    machines_usd: float,
-    input_tokens: float,
-    output_tokens: float,
-    weight_bytes: float,
-    months: float,
-) -> tuple[Entry, ...]:
-    """Return what a service costs in addition to its machines: overhead on their price, people, and the costs of `other_entries`."""
+    terms = prices.other
     staff = "assumed" if prices.people_assumed else "scenario: prices.people"
-    of = "scenario: prices.overhead"
-    return (
-        Entry("overhead", machines_usd, "$ of machines", prices.overhead, of, "overhead", "machines"),
+    streamed, text = 1e-9 * output_tokens * terms.bytes_per_token, 1e-9 * terms.text_bytes_per_token
+    crossing = terms.other_zone_fraction * (streamed + input_tokens * text)
+
+    def other(what: str, key: str, quantity: float, unit: str, grows_with: Growing = "nothing") -> Entry:
+        basis = "assumed" if key in terms.assumed else f"scenario: prices.other.{key}"
+        return Entry(what, quantity, unit, terms.price(key), basis, grows_with=grows_with)
+
+    entries = (
+        Entry("overhead", machines_usd, "$ of machines", prices.overhead, "scenario: prices.overhead", "overhead", "machines"),
         Entry("people", 1.0, "team", prices.people_usd_per_month, staff, "people"),
-        *other_entries(prices.other, machines_usd, input_tokens, output_tokens, weight_bytes, months),
-    )
+        other("egress of streamed output", "egress_per_gb", streamed, "GB", "traffic"),
+        other("traffic between zones", "cross_zone_per_gb", crossing, "GB", "traffic"),
+        other("logs of prompts and responses", "logs_per_gb", (input_tokens + output_tokens) * text, "GB", "traffic"),
+        other("load balancers", "load_balancers", months, "months"),
+        other("storage of weights", "weights_per_gb", 1e-9 * weight_bytes * months, "GB months"),
+        other("CPU nodes", "cpu_node", terms.price("cpu_nodes") * months, "node months"),
+        other("support plan", "support", machines_usd, "$ of machines", "machines"),
+        other("development and staging", "staging", machines_usd, "$ of machines", "machines"),
+    )  # fmt: skip
+    return tuple(entry for entry in entries if entry.usd_each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,189 +339,3 @@ def commitment_rates(entries: Sequence[Entry]) -> CommitmentRates | None:
     ran = sum(paid.effective_usd * used for paid, used in reserved)
     savings = 1.0 - sum(paid.effective_usd for paid, *_ in listed) / list_usd
     return CommitmentRates(covered / list_usd, ran / effective if effective else None, savings)
-
-
-@dataclass(frozen=True, slots=True)
-class CashMonth:
-    """What is paid in one month."""
-
-    month: int
-    """1 is the first."""
-    upfront_usd: float
-    """Upfront parts of reservations and purchases that begin in it."""
-    running_usd: float
-    """What runs: rents, monthly parts of reservations, power, upkeep and people."""
-    residual_usd: float
-    """Residual value of devices whose life ends with this month."""
-    cost_usd: float
-    """Cost of the month by the cheapest mix of its own load, upfront parts spread over their term, with interest."""
-    interest_usd: float = 0.0
-    """Cost of the capital that is tied up in upfront parts, which nobody bills."""
-
-    @property
-    def usd(self) -> float:
-        """Return what is paid in the month.
-
-            c = u + r - v
-
-        Returns
-        -------
-        [$]
-            c: upfront u, running r, less the residual value v
-        """
-        return self.upfront_usd + self.running_usd - self.residual_usd
-
-
-@dataclass(frozen=True, slots=True)
-class Cash:
-    """Payments by month, and what is left when the horizon ends."""
-
-    months: tuple[CashMonth, ...]
-    bound_usd: float
-    """Still owed for terms that go on."""
-    bound_until_month: int | None
-    """Last month of them; None where nothing is owed."""
-    worth_usd: float
-    """Value of bought devices at the end of the horizon, falling evenly to their residual value."""
-    begun: tuple[Mapping[str, Any], ...] = ()
-    """Every reservation, by the month in which it is first needed."""
-    decline_fraction: float = 0.0
-    """Yearly fall of the prices of GPUs."""
-
-    @property
-    def interest_usd(self) -> float:
-        """Cost of capital of all months."""
-        return sum(row.interest_usd for row in self.months)
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """Devices whose term begins in one month, at its price."""
-
-    offer: Offer
-    month: int
-    devices: int
-    term: PaidTerm
-    price_ratio: float
-    used_fraction: float
-
-    @property
-    def last_month(self) -> float:
-        """Last month of the term."""
-        return self.month + self.term.months - 1.0
-
-    def is_active(self, month: int) -> bool:
-        """Return whether the term was begun up to a month and goes on in it."""
-        return self.month <= month <= self.last_month
-
-    def interest_usd(self, month: int) -> float:
-        """Return a month of interest on the part of an upfront payment that is left when the month begins."""
-        left = 1.0 - (month - self.month) / self.term.months
-        return self.devices * self.term.upfront_usd * left * self.term.interest_fraction / 12.0
-
-    @property
-    def cost_usd(self) -> float:
-        """Cost of a month of one device, its upfront part spread over the term, with interest."""
-        fixed = float(usd_per_month(self.offer.fixed_usd_per_hour))
-        kept = self.term.running_usd_per_month if self.term.bought else 0.0
-        return (fixed - kept) * self.price_ratio + kept
-
-    def row(self, last: int, decline_fraction: float) -> dict[str, Any]:
-        """Return what the term costs and binds after the last month, and what renting the same hours would cost."""
-        term, months = self.term, round(self.term.months)
-        rent = self.offer.contracted_usd_per_hour
-        left = self.last_month - last
-        fallen = float(falling_ratios(decline_fraction, months).sum()) * self.price_ratio
-        hourly = None if rent is None else self.devices * self.used_fraction * rent
-        return {
-            "name": self.offer.name,
-            "month": self.month,
-            "until_month": int(last + left),
-            "devices": self.devices,
-            "usd": self.devices * (term.upfront_usd + term.months * term.running_usd_per_month),
-            "usd_after_horizon": self.devices * max(left, 0.0) * term.running_usd_per_month,
-            "rented_usd": None if hourly is None else float(usd_per_month(hourly)) * fallen,
-            "breakeven_decline": self.offer.breakeven_decline(self.used_fraction, months),
-        }
-
-
-def cash_of(mixes: Sequence[Mix], decline_fraction: float = 0.0) -> Cash:
-    """Return payments by month for the mixes of successive months, at prices that fall by a part each year.
-
-        new_m = max(0, n_m - sum of what runs),   paid_m = k_m new_m u + sum k_s running_s r + k_m what is rented,   owed = sum k_s (T - age) r
-
-    A term that was begun is paid to its end, also if a later month needs fewer devices. One that ends is begun again if its month
-    needs the devices, at the price of that month.
-
-    Parameters
-    ----------
-    mixes : of month 1, 2, ...; each is the cheapest for its own load at the prices of the first. An offer has a term T, upfront u and running cost r, or is paid as it is used
-    decline_fraction : [-]
-        of a year, whose falling_ratios k are those of rents, and of terms and purchases by the month s in which they begin
-
-    Returns
-    -------
-    Cash; interest on what is paid upfront stands apart from what is paid
-    """
-    started: list[_Started] = []
-    months = []
-    ratios = falling_ratios(decline_fraction, len(mixes)).tolist()
-    for number, (mix, ratio) in enumerate(zip(mixes, ratios, strict=True), start=1):
-        needed = _needed(mix)
-        for offer, parts in needed.items():
-            running = sum(item.devices for item in started if item.offer == offer and item.is_active(number))
-            gpus = sum(part.gpus for part in parts)
-            if gpus > running and offer.term is not None:
-                used = sum(part.gpus * part.used_fraction for part in parts) / gpus
-                started.append(_Started(offer, number, gpus - running, offer.term.at(ratio), ratio, used))
-        active = [item for item in started if item.is_active(number)]
-        months.append(_paid_in(number, mix, ratio, active))
-    return _ended(months, started, decline_fraction)
-
-
-def _needed(mix: Mix) -> dict[Offer, list[MixedPart]]:
-    """Return the parts of a mix that are paid for a term, by their offer."""
-    needed: dict[Offer, list[MixedPart]] = {}
-    for part in mix.parts:
-        if part.offer.term is not None:
-            needed.setdefault(part.offer, []).append(part)
-    return needed
-
-
-def _paid_in(number: int, mix: Mix, price_ratio: float, active: Sequence[_Started]) -> CashMonth:
-    """Return what a month pays for its mix and for the terms that run in it."""
-    running = float(usd_per_month(mix.people_usd_per_hour))
-    for part in mix.parts:
-        kept = part.offer.term is not None or part.offer.name == OWN
-        fixed = part.gpus * part.offer.fixed_usd_per_hour if part.offer.term else 0.0
-        running += float(usd_per_month(part.usd_per_hour - fixed)) * (1.0 if kept else price_ratio)
-    cost = running
-    for offer, parts in _needed(mix).items():
-        left = sum(part.gpus for part in parts)
-        for item in active:
-            used = min(item.devices, left) if item.offer == offer else 0
-            cost += used * item.cost_usd
-            left -= used
-    return CashMonth(
-        number,
-        sum((item.devices * item.term.upfront_usd for item in active if item.month == number), 0.0),
-        running + sum(item.devices * item.term.running_usd_per_month for item in active),
-        sum(item.devices * item.term.residual_usd for item in active if item.last_month == number),
-        cost,
-        sum(item.interest_usd(number) for item in active),
-    )
-
-
-def _ended(months: Sequence[CashMonth], started: Sequence[_Started], decline_fraction: float) -> Cash:
-    """Return the payments with what is owed and worth after the last month."""
-    last = len(months)
-    begun = [item.row(last, decline_fraction) for item in started if not item.term.bought]
-    owed = sum(row["usd_after_horizon"] for row in begun)
-    until = max((row["until_month"] for row in begun), default=0)
-    worth = 0.0
-    for item in started:
-        share = (item.last_month - last) / item.term.months
-        if item.term.bought and share > 0.0:
-            term = item.term
-            worth += item.devices * (term.residual_usd + share * (term.upfront_usd - term.residual_usd))
-    return Cash(tuple(months), owed, until if owed else None, worth, tuple(begun), decline_fraction)

@@ -212,6 +212,11 @@ class PriceRecord:
         """Return the price over the one of the list: below 1 with a discount of one's own."""
         return self.price / (self.list_price or self.price)
 
+    def shared(self, share: float) -> "PriceRecord":
+        """Return the offer for a share of the instance, such as a slice of a device."""
+        listed = None if self.list_price is None else self.list_price * share
+        return replace(self, price=self.price * share, list_price=listed)
+
 
 Dated = TypeVar("Dated", PriceRecord, Machine)
 
@@ -709,9 +714,9 @@ def price_of(records: Sequence[PriceRecord], device: Device, choice: Prices) -> 
     return replace(
         whole,
         usd_per_hour=whole.usd_per_hour * share,
-        records=tuple(_shared(record, share) for record in whole.records),
-        lowest=whole.lowest and _shared(whole.lowest, share),
-        highest=whole.highest and _shared(whole.highest, share),
+        records=tuple(record.shared(share) for record in whole.records),
+        lowest=whole.lowest and whole.lowest.shared(share),
+        highest=whole.highest and whole.highest.shared(share),
         assumption=replace(whole.assumption, what=f"{said}; {whole.assumption.what}"),
     )
 
@@ -737,11 +742,6 @@ def prices_by_term(records: Sequence[PriceRecord], device: Device, choice: Price
     found = (price_of(records, device, replace(every, commitment=term)) for term in PRICED_TERMS)
     known = tuple(price for price in found if price is not None)
     return known if len(known) > 1 and known[0].records else ()
-
-
-def _shared(record: PriceRecord, share: float) -> PriceRecord:
-    listed = None if record.list_price is None else record.list_price * share
-    return replace(record, price=record.price * share, list_price=listed)
 
 
 def _origin(offers: Sequence[PriceRecord], chosen: PriceRecord, *, named: bool) -> str:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm, tied_up_ratio
-from capplan.money.ledger import cash_of, other_entries, total_usd
+from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm, cash_of, tied_up_ratio
+from capplan.money.comparison import OwnFleet
+from capplan.money.ledger import service_entries, total_usd
 from capplan.money.price import OtherPrices, Prices, choose_price
 from capplan.questions.money.commitments import owned_offer, reserved_offer
 from capplan.scenario.scenario_file import Owned, Reserved
@@ -195,19 +196,19 @@ def test_the_annuity_of_a_purchase_pays_for_all_but_its_residual_value(residual,
 
 def test_other_lines_by_hand():
     """A billion tokens of 300 B at 0.09 $/GB are 27 $; 140 GB at 0.02 $ 2.80 $; three nodes at 150 $; a tenth of 5,000 $."""
-    terms = OtherPrices(False, 0.09, 300.0, 50.0, 0.02, 3, 150.0, 0.1)
-    lines = other_entries(terms, 5000.0, 0.0, 1e9, 140e9, 1.0)
+    terms = Prices(other=OtherPrices(False, 0.09, 300.0, 50.0, 0.02, 3, 150.0, 0.1))
+    lines = service_entries(terms, 5000.0, 0.0, 1e9, 140e9, 1.0)
     assert [round(line.usd, 6) for line in lines] == [27.0, 50.0, 2.8, 450.0, 500.0]
     assert total_usd(lines) == pytest.approx(1029.8)
-    half = other_entries(terms, 2500.0, 0.0, 5e8, 140e9, 0.5)
+    half = service_entries(terms, 2500.0, 0.0, 5e8, 140e9, 0.5)
     assert total_usd(half) == pytest.approx(1029.8 / 2)
-    assert other_entries(OtherPrices(), 5000.0, 1e9, 1e9, 140e9, 1.0) == ()
+    assert service_entries(Prices(), 5000.0, 1e9, 1e9, 140e9, 1.0) == ()
 
 
 def test_traffic_between_zones_logs_and_staging_by_hand():
     """Two billion input tokens of 4 B are 8 GB, a billion output tokens 300 GB streamed and 4 GB of text; two thirds of 308 GB cross at 0.02 $."""
-    terms = OtherPrices(cross_zone_per_gb=0.02, logs_per_gb=0.5, staging=0.1)
-    lines = {line.what: line for line in other_entries(terms, 5000.0, 2e9, 1e9, 140e9, 1.0)}
+    terms = Prices(other=OtherPrices(cross_zone_per_gb=0.02, logs_per_gb=0.5, staging=0.1))
+    lines = {line.what: line for line in service_entries(terms, 5000.0, 2e9, 1e9, 140e9, 1.0)}
     usd = {what: round(line.usd, 9) for what, line in lines.items()}
     assert usd == {
         "traffic between zones": round(308 * 2 / 3 * 0.02, 9),
@@ -215,9 +216,16 @@ def test_traffic_between_zones_logs_and_staging_by_hand():
         "development and staging": 500.0,
     }
     assert [line.grows_with for line in lines.values()] == ["traffic", "traffic", "machines"]
-    assumed = other_entries(OtherPrices(defaults=True), 5000.0, 2e9, 1e9, 140e9, 1.0)
+    assumed = service_entries(Prices(other=OtherPrices(defaults=True)), 5000.0, 2e9, 1e9, 140e9, 1.0)
     assert {line.what for line in assumed} > set(usd)
     assert all(line.basis == "assumed" for line in assumed)
+
+
+def test_what_follows_the_price_of_machines_follows_it_where_those_of_today_cost_nothing():
+    """A fleet on owned machines that rents more: $1,000 of machines take a tenth of overhead, of support and of staging."""
+    own = Prices(overhead=0.1, people=90.0, other=OtherPrices(support=0.1, staging=0.1))
+    fleet = OwnFleet(1.0, (), service_entries(own, 0.0, 1e9, 1e9, 140e9, 1.0))
+    assert fleet.usd_with(1000.0) == pytest.approx(1000.0 + 3 * 100.0 + 90.0)
 
 
 SMALL = (
@@ -375,6 +383,19 @@ def test_staging_and_support_are_no_machines_of_the_plan(capplan, tmp_path):
     path.write_text(SMALL + "prices: {per_gpu_hour: {l4: 1 $/h}, other: {staging: 10 %, support: 10 %}}\n")
     for command in ("fleet", "bill"):
         assert "in all $1,752 a month, $1,460 for machines" in capplan(command, path, "--offline").out
+
+
+def test_electricity_is_a_cost_of_the_machines(capplan, tmp_path):
+    """The first line has it, so there is nothing on top; with people there is, and the machines are those of the first line."""
+    path = tmp_path / "s.yaml"
+    for more, beside in (("", False), (", people: 100 $/month", True)):
+        path.write_text(SMALL + f"prices: {{per_gpu_hour: {{l4: 1 $/h}}, electricity: 0.5 $/kWh{more}}}\n")
+        machines = capplan.result("fleet", path, "--offline")["chosen"]["usd_per_month"]
+        assert machines > 1460.0
+        said = f"in all ${machines + 100.0:,.0f} a month, ${machines:,.0f} for machines"
+        for command in ("fleet", "bill"):
+            out = capplan(command, path, "--offline").out
+            assert ("in all" in out, said in out) == (beside, beside)
 
 
 def test_a_total_at_another_rate_grows_by_what_its_lines_grow_with(priced):

@@ -167,7 +167,7 @@ fleet:
    kv_link: infiniband-ndr}}
 """
 TRAFFIC = (
-    {"rate": 12, "prompt": 3000, "longest": 6000, "first": 900},
+    {"rate": 24, "prompt": 3000, "longest": 6000, "first": 900},
     {"rate": 14, "prompt": 2000, "longest": 5000, "first": 250},
 )
 

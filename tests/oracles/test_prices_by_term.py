@@ -1,8 +1,11 @@
 """Public prices of the GPUs of a plan by how long one commits to them, against offers that are worked out by hand."""
 
 import json
+from datetime import timedelta
 
 import pytest
+
+from capplan.keys import current_day
 
 OFFERS = """sources:
   page: {title: 'a list', url: 'https://prices.example/list'}
@@ -67,6 +70,38 @@ def test_a_term_that_counts_by_its_discount_says_so(capplan, priced, tmp_path):
     assert [row["value"] for row in month["inputs"]] == [2.25, 2, 730.0]
     owned = capplan.result("explain", plan, "prices_by_term[2].usd_per_gpu_hour")["inputs"][0]
     assert owned["label"] == "assumed"
+
+
+def test_a_price_over_90_days_old_says_so(capplan, priced):
+    """Each price by its own day, as those of the headline; one without a day says that."""
+    day = {back: str(current_day() - timedelta(days=back)) for back in (1, 85, 95)}
+    path = priced(
+        ("A", "on-demand", 4.0, day[1], "list"), ("index", "reserved-1y", 2.0, day[85], "list"), ("index", "reserved-3y", 1.9, day[95], "list"),
+        ("builders", "owned", 1.0, "never", "estimate"),
+    )  # fmt: skip
+    prices = path.with_name("prices.yaml")
+    prices.write_text(prices.read_text().replace("'never'", "null"))
+    rows = capplan.result("fleet", path, "--offline")["prices_by_term"]
+    assert [row["remark"] for row in rows] == [None, None, "over 90 days old", "no date"]
+    assert rows == capplan.result("bill", path, "--offline")["prices_by_term"]
+    title = "Public prices by term (over 90 days old: l4 reserved-3y; no date: l4 owned)"
+    for words in (("fleet", "--full"), ("bill",)):
+        assert title in capplan(words[0], path, "--offline", *words[1:]).out
+
+
+def test_a_slice_counts_by_a_discount_only_where_its_gpu_does(capplan, priced):
+    """A seventh of the $3 of an index is its price as it is listed; a seventh of A's $3 is by A's discount, on the median of A's $4 and B's $2."""
+    path = priced(("A", "on-demand", 4.0, "2026-10-01", "list"), ("B", "on-demand", 2.0, "2026-10-01", "list"), ("A", "reserved-1y", 3.0, "2026-10-01", "list"), ("index", "reserved-3y", 1.75, "2026-10-01", "list"))  # fmt: skip
+    prices = path.with_name("prices.yaml")
+    prices.write_text(prices.read_text().replace("device: l4", "device: h100-sxm"))
+    path.write_text(path.read_text().replace("[l4]", "['h100-sxm:1g.10gb']"))
+    rows = capplan.result("fleet", path, "--offline")["prices_by_term"]
+    assert [round(7 * row["usd_per_gpu_hour"], 9) for row in rows] == [2.0, 1.5, 1.75]
+    assert [row["price_basis"] for row in rows] == [
+        "median of 2 offers",
+        "one offer, by its discount",
+        "one offer",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from capplan.fleet.answer import Choices
 from capplan.fleet.search.recommended import plan_of
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
-from capplan.money.ledger import BudgetTerms, other_entries, service_entries, total_usd
+from capplan.money.ledger import BudgetTerms, service_entries, total_usd
 from capplan.money.price import OtherPrices, Prices
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
@@ -312,7 +312,7 @@ def test_what_a_budget_leaves_for_machines_adds_up_to_it(usd, people, overhead, 
     )
     own = Prices(people=people, overhead=overhead, other=other)
     left = BudgetTerms(usd, entries=service_entries(own, 1.0, 1e9, 1e8, 1e10, 1.0)).machines_usd_per_month()
-    every = total_usd(other_entries(other, left, 1e9, 1e8, 1e10, 1.0))
+    every = total_usd(service_entries(own, left, 1e9, 1e8, 1e10, 1.0), "other")
     assert left * (1 + overhead) + people + every == pytest.approx(usd)
 
 

@@ -463,17 +463,21 @@ def group_over_time(
     )  # fmt: skip
 
 
+def age_remark(record: PriceRecord, today: date) -> str | None:
+    """Return what is to be known of the day of a price; None for a price of the last OLD_DAYS."""
+    if record.date is None:
+        return "no date"
+    return f"over {OLD_DAYS} days old" if (today - first_day(record.date)).days > OLD_DAYS else None
+
+
 def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
     """Return the warnings for prices of a plan that are older than OLD_DAYS, and for those of an unknown day."""
     records = dict.fromkeys(record for group in plan.groups if group.quote for record in group.quote.records)
-    return tuple(said for record in records if (said := _age_text(record, today)))
+    return tuple(_age_text(record, today) for record in records if age_remark(record, today))
 
 
 def _age_text(record: PriceRecord, today: date) -> str:
-    """Return what the age of a price asks for; empty for a price of the last OLD_DAYS."""
-    if record.date is None:
-        return f"the price of {record.device} at {record.provider} has no date: check it there"
-    days = (today - first_day(record.date)).days
-    if days <= OLD_DAYS:
-        return ""
-    return f"the price of {record.device} at {record.provider} is of {record.date}, {days} days old: check it there"
+    age = "has no date"
+    if record.date is not None:
+        age = f"is of {record.date}, {(today - first_day(record.date)).days} days old"
+    return f"the price of {record.device} at {record.provider} {age}: check it there"

@@ -17,7 +17,7 @@ from capplan.fleet.growth import Growth, growth_of
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import Plan
 from capplan.fleet.unit_costs import job_hours, mean_tokens_per_s
-from capplan.money.commitments import Mix
+from capplan.money.commitments import Cash, Mix, cash_of
 from capplan.money.energy import (
     DECODE_FRACTION,
     HOST_FRACTION,
@@ -33,7 +33,7 @@ from capplan.money.energy import (
     together,
 )
 from capplan.money.hosted import hosted_traffic
-from capplan.money.ledger import Cash, Entry, cash_of
+from capplan.money.ledger import Entry
 from capplan.money.price import Prices
 from capplan.numbers import Array
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group
@@ -319,7 +319,7 @@ def outlook_of(asked: AskedFleet, answer: FleetAnswer, today: date | None = None
         ),
         cash=asked_cash(scenario, mixes[0].mix, growth) if mixes else None,
         total=ledger_of(asked, chosen, mixes[0].mix if mixes else None),
-        terms=term_prices(scenario, chosen),
+        terms=term_prices(scenario, chosen, today),
         narrower=narrower_weights(asked, chosen),
     )
 

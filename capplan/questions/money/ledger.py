@@ -9,6 +9,7 @@ from capplan.assumption import Assumption
 from capplan.errors import InputError, TargetError
 from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.plan import Plan
+from capplan.hardware.device import Device
 from capplan.keys import first_day
 from capplan.model.parameters import weight_bytes
 from capplan.money.commitments import Mix, MixedPart, Offer, PaidTerm
@@ -25,7 +26,7 @@ from capplan.money.price import (
     usd_per_month,
 )
 from capplan.questions.fleet import AskedFleet, replicas_by_group
-from capplan.questions.money.commitments import AskedMix, asked_mix, rent_warnings
+from capplan.questions.money.commitments import AskedMix, age_remark, asked_mix, rent_warnings
 from capplan.readers.catalogue.prices import machine_records, records_of
 from capplan.scenario.money_terms import memory_usd_per_month
 from capplan.scenario.scenario_file import Scenario
@@ -161,6 +162,8 @@ class TermPrice:
     price: ChosenPrice
     discounted: tuple[PriceRecord, ...]
     """Offers that count by the discount of their provider, applied to the median price on demand."""
+    remark: str | None
+    """What is to be known of the day of the price."""
 
     @property
     def basis(self) -> str:
@@ -169,8 +172,11 @@ class TermPrice:
         return f"{self.price.basis}, by its discount" if by_discount else self.price.basis
 
 
-def term_prices(scenario: Scenario, plan: Plan) -> tuple[TermPrice, ...]:
-    """Return what the GPUs of a plan cost on demand, on terms and owned, as far as prices are public; nothing for a price that the scenario states."""
+def term_prices(scenario: Scenario, plan: Plan, today: date | None = None) -> tuple[TermPrice, ...]:
+    """Return what the GPUs of a plan cost on demand, on terms and owned, as far as prices are public; nothing for a price that the scenario states.
+
+    Prices are judged old by a day, if one is given.
+    """
     gpus = Counter[str]()
     for group in plan.groups:
         lines = group.order.lines if group.order else ()
@@ -178,21 +184,29 @@ def term_prices(scenario: Scenario, plan: Plan) -> tuple[TermPrice, ...]:
             line.count * line.machine.gpus for line in lines if not line.machine.is_owned
         )
     devices = {group.hardware: group.layout.device for group in plan.groups}
-    records, hours = (
-        records_of(scenario)[0],
-        (plan.money.job_hours if plan.money else None) or HOURS_PER_MONTH,
-    )
+    records, hours = records_of(scenario)[0], (plan.money.job_hours if plan.money else None)
     return tuple(
-        TermPrice(name, count, hours, price, _discounted(price, records))
+        TermPrice(
+            name,
+            count,
+            hours or HOURS_PER_MONTH,
+            price,
+            _discounted(price, records, devices[name]),
+            age_remark(price.records[0], today) if today else None,
+        )
         for name, count in gpus.items()
         for price in (prices_by_term(records, devices[name], scenario.prices) if count else ())
     )
 
 
-def _discounted(price: ChosenPrice, records: Sequence[PriceRecord]) -> tuple[PriceRecord, ...]:
+def _discounted(
+    price: ChosenPrice, records: Sequence[PriceRecord], device: Device
+) -> tuple[PriceRecord, ...]:
+    share = 1.0 / device.partition.per_device if device.partition else 1.0
+    listed = [record.shared(share) for record in records if record.commitment == price.commitment]
     used = (*price.records, price.lowest, price.highest)
     return tuple(
-        record for record in used if record and price.commitment in TERM_YEARS and record not in records
+        record for record in used if record and price.commitment in TERM_YEARS and record not in listed
     )
 
 
@@ -286,7 +300,7 @@ def paid_plan(
         mix,
         ledger_of(asked, plan, mix.mix if mix else None, hours, month),
         (plan.money.job_hours if plan.money else None) or hours,
-        term_prices(scenario, plan),
+        term_prices(scenario, plan, today),
         mix.assumptions if mix else (),
         warnings,
     )

@@ -7,8 +7,8 @@ from typing import Any
 
 from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.plan import Plan
-from capplan.money.commitments import HOURS_PER_YEAR, Mix, Offer, named_offers
-from capplan.money.ledger import Cash, Entry, cost_lines, machines_of, total_usd
+from capplan.money.commitments import HOURS_PER_YEAR, Cash, Mix, Offer, named_offers
+from capplan.money.ledger import Entry, cost_lines, total_usd
 from capplan.money.price import HOURS_PER_MONTH, SIDES, ChosenPrice
 from capplan.questions.money.commitments import AskedMix
 from capplan.questions.money.energy import Outlook
@@ -172,7 +172,7 @@ def total_table(lines: Sequence[Entry]) -> Table:
 
 def total_texts(plan: Plan | None, lines: Sequence[Entry]) -> Iterator[str]:
     """Yield the total cost in words, if it is not what the machines cost."""
-    machines = total_usd(machines_of(lines))
+    machines = total_usd(lines, "machines")
     if plan is None or not lines or isclose(total_usd(lines), machines):
         return
     span = "for the job" if plan.is_of_job else "a month"
@@ -264,6 +264,7 @@ def term_rows(terms: Sequence[TermPrice]) -> list[dict[str, Any]]:
                 **{f"{side}usd_per_{span}": usd * term.gpus * term.hours for side, usd in sides.items()},
                 "price_basis": term.basis,
                 **row_of(offer, "provider date source"),
+                "remark": term.remark,
             }
         )
     return rows
@@ -273,10 +274,14 @@ def term_tables(terms: Sequence[TermPrice]) -> Iterator[Table]:
     """Yield the public prices by term; nothing if fewer than two ways to pay have one."""
     rows = term_rows(terms)
     span = next((name for name in ("usd_per_month", "usd_per_job") if rows and name in rows[0]), "")
+    remarks: dict[str, list[str]] = {}
+    for row in rows:
+        remarks.setdefault(row["remark"], []).append(f"{row['hardware']} {row['commitment']}")
+    said = "; ".join(f"{remark}: {', '.join(prices)}" for remark, prices in remarks.items() if remark)
     shown = f"hardware commitment lowest_usd_per_gpu_hour usd_per_gpu_hour highest_usd_per_gpu_hour {span} price_basis provider date"
     yield Table(
         rows,
-        title="Public prices by term",
+        title=f"Public prices by term{f' ({said})' if said else ''}",
         shown=columns(shown),
         titles={"commitment": "", "provider": "median offer", "date": "price of"},
         spare=columns("price_basis provider highest_usd_per_gpu_hour lowest_usd_per_gpu_hour"),
