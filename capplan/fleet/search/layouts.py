@@ -31,6 +31,7 @@ from capplan.numbers import Array
 from capplan.replica.plans import (
     Plans,
     exchange_of,
+    no_speed_words,
     plans_cache_tokens,
     plans_memory,
     plans_of,
@@ -124,6 +125,7 @@ def search(question: Question) -> SearchResult:
         rejected.update({key: count * LOADS for key, count in illegal.items()})
         evaluated += LOADS * (len(legal) + sum(illegal.values()))
         part = _Part(question, network, kv_format)
+        legal = part.with_speed(legal, rejected)
         held, kept_memory = part.that_fit(legal, rejected)
         if is_large_mixture(network):
             smaller, smaller_memory = part.with_smaller_steps(legal, held, kept_memory)
@@ -163,6 +165,19 @@ class _Part:
     def plans(self, layouts: Sequence[Layout]) -> Plans:
         """Return the plans of these layouts."""
         return plans_of([spec_of_layout(layout, self.question) for layout in layouts])
+
+    def with_speed(self, legal: list[Layout], rejected: Rejections) -> list[Layout]:
+        """Return the layouts on devices of which a speed is known; layouts of one device have it all or none."""
+        one_of_each = {layout.device.name: layout for layout in legal}
+        unknown = {
+            name: words
+            for name, layout in one_of_each.items()
+            if (words := no_speed_words(spec_of_layout(layout, self.question)))
+        }
+        for layout in legal:
+            if layout.device.name in unknown:
+                rejected[layout.device.name, Reason(Refusal.SPEED, unknown[layout.device.name])] += LOADS
+        return [layout for layout in legal if layout.device.name not in unknown]
 
     def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
         """Return the layouts that fit in memory, and the KV-cache capacity of their replicas in tokens."""
