@@ -276,14 +276,14 @@ def rates_of(spec: ReplicaSpec) -> LabelledRates:
     )
 
 
-def no_speed_words(spec: ReplicaSpec) -> str:
-    """Return in one line why no speed of a replica is predicted; empty where one is."""
+def without_speed(spec: ReplicaSpec) -> CapplanError | None:
+    """Return the error that says why no speed of a replica is predicted; None where one is."""
     try:
         rates_of(spec)
         parts_of(spec)
     except CapplanError as error:
-        return str(error).partition("\n")[0].removeprefix(f"{spec.device.name}: ")
-    return ""
+        return error
+    return None
 
 
 def parts_of(spec: ReplicaSpec) -> tuple[PartRates, ...]:

@@ -558,3 +558,22 @@ def test_the_library_and_a_picture_of_llamacpp(capplan, tmp_path):
     assert "<table>" in found._repr_html_()
     line = "estimate llama-3.1-8b --engine llamacpp --hardware rtx-4090 --weight-dtype q4_k_m --concurrency 1 --offline"
     assert "no roofline is drawn" in capplan(*line.split(), "--picture", tmp_path / "x.svg").err
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"gen_tokens": "128"}, ""),
+        ({"gen_tokens": ""}, ""),
+        ({"gen_tokens": "0"}, "the length of the prompt is not stated"),
+        ({"gen_tokens": "0", "prompt_tokens": "1e30"}, "the length of the prompt is not stated"),
+        ({"gen_tokens": "0", "prompt_tokens": "9000000"}, "the length of the prompt is not stated"),
+    ],
+)
+def test_the_length_of_a_prompt_counts_only_where_prompts_were_timed(cells, reason):
+    """Rows of LocalScore say `short` in both kinds; the fit counted those of generation, and `validate` refused them."""
+    said = {"device": "RTX 4090", "model": "Llama 3.1 8B", "quant": "Q4_K_M"}
+    row = said | {"prompt_tokens": "short", "tok_s": "130"}
+    ((found,),) = gguf_row_predictions([row | cells], shipped_intervals())
+    assert found.reason == reason
+    assert (found.predicted is None) == bool(reason)

@@ -31,12 +31,12 @@ from capplan.numbers import Array
 from capplan.replica.plans import (
     Plans,
     exchange_of,
-    no_speed_words,
     plans_cache_tokens,
     plans_memory,
     plans_of,
     plans_tables,
     started_scheduling,
+    without_speed,
 )
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.speculation import best_speculating_replica, refuse_stages
@@ -167,17 +167,16 @@ class _Part:
         return plans_of([spec_of_layout(layout, self.question) for layout in layouts])
 
     def with_speed(self, legal: list[Layout], rejected: Rejections) -> list[Layout]:
-        """Return the layouts on devices of which a speed is known; layouts of one device have it all or none."""
-        one_of_each = {layout.device.name: layout for layout in legal}
-        unknown = {
-            name: words
-            for name, layout in one_of_each.items()
-            if (words := no_speed_words(spec_of_layout(layout, self.question)))
-        }
+        """Return the layouts on devices of which a speed is known; an error where that is none of all devices."""
+        one_of_each = {layout.device.name: spec_of_layout(layout, self.question) for layout in legal}
+        errors = {name: error for name, spec in one_of_each.items() if (error := without_speed(spec))}
+        if len(errors) == len(self.question.devices) and len(self.question.networks) == 1:
+            raise next(iter(errors.values()))
         for layout in legal:
-            if layout.device.name in unknown:
-                rejected[layout.device.name, Reason(Refusal.SPEED, unknown[layout.device.name])] += LOADS
-        return [layout for layout in legal if layout.device.name not in unknown]
+            if error := errors.get(layout.device.name):
+                words = str(error).partition("\n")[0].removeprefix(f"{layout.device.name}: ")
+                rejected[layout.device.name, Reason(Refusal.SPEED, words)] += LOADS
+        return [layout for layout in legal if layout.device.name not in errors]
 
     def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
         """Return the layouts that fit in memory, and the KV-cache capacity of their replicas in tokens."""
