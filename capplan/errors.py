@@ -33,6 +33,8 @@ class Refusal(StrEnum):
     REPLICA_SIZE = "replica_size"
     FLEET_SIZE = "fleet_size"
     MEMORY = "memory"
+    SPEED = "speed"
+    """No speed of it is known."""
     SPECULATION = "speculation"
     """Drafts cannot be made or verified on it."""
     OVERLOAD = "overload"

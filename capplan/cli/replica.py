@@ -142,12 +142,11 @@ def estimate_command(
         replica, load, bounded, (*assumed, *asked.assumptions), (*unread, *asked.warnings)
     )
     if picture:
-        from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
+        from capplan.report.charts.of_answers import roofline_of
         from capplan.report.charts.static import chart_picture
 
-        compute, operators = compute_dtype_of(asked.spec), bounded.estimate.breakdown
         with shown_anyway(answer, to):
-            chart_picture(picture, [roofline_chart(asked.spec.device, compute, operators)])
+            chart_picture(picture, [roofline_of(asked.spec, bounded.estimate.breakdown)])
     return show(answer, to)
 
 

@@ -230,7 +230,7 @@ def _refused(device: Device, rejected: Rejections, question: Question) -> str:
     counts = {why: count for (name, why), count in rejected.items() if name == device.name and count}
     if not counts:
         return "no layout of it is allowed"
-    ranks = {Refusal.OVERLOAD: 3, Refusal.SPECULATION: 2, Refusal.MEMORY: 1}
+    ranks = {Refusal.OVERLOAD: 3, Refusal.SPECULATION: 2, Refusal.SPEED: 1, Refusal.MEMORY: 1}
     why = max(counts, key=lambda reason: (ranks.get(reason.code, 0), counts[reason]))
     return _memory_lacking(device, question) if why.code is Refusal.MEMORY else why.words
 

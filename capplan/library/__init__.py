@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from capplan.report.charts.of_answers import Chart
     from capplan.report.show import RowProgress
+    from capplan.scenario.replica import CompletedReplica
 
 LINES = 24
 """Lines of a result as Python prints it."""
@@ -323,11 +324,6 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     DoesNotFitError
         the model does not fit on the GPUs
     """
-    from capplan.accuracy.bounded import bounded_estimate
-    from capplan.readers.catalogue.efficiency import shipped_intervals
-    from capplan.replica.replica import replica_of
-    from capplan.report.answers.replica import estimate_answer
-    from capplan.report.charts.of_answers import compute_dtype_of, roofline_chart
     from capplan.scenario.replica import asked_replica
 
     of_load = {field.name for field in fields(LoadFlags)}
@@ -336,14 +332,22 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     model, hardware = _named(model, "model"), _named(hardware, "hardware")
     load = LoadFlags(**{key: value for key, value in given.items() if key in of_load})
     serving = ServingFlags(**{key: value for key, value in given.items() if key not in of_load})
-    asked = asked_replica(model, hardware, serving)
+    return _estimated(asked_replica(model, hardware, serving), load)
+
+
+def _estimated(asked: "CompletedReplica", load: LoadFlags) -> Result:
+    """Return what a replica is predicted to do at a load."""
+    from capplan.accuracy.bounded import bounded_estimate
+    from capplan.readers.catalogue.efficiency import shipped_intervals
+    from capplan.replica.replica import replica_of
+    from capplan.report.answers.replica import estimate_answer
+    from capplan.report.charts.of_answers import has_roof, roofline_of
+
     replica = replica_of(replace(asked.spec, typical_context_tokens=load.tokens))
     bounded = bounded_estimate(replica, load, shipped_intervals())
-    compute, operators = compute_dtype_of(asked.spec), bounded.estimate.breakdown
-    return Result(
-        estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings),
-        charted=partial(roofline_chart, asked.spec.device, compute, operators),
-    )
+    drawn = partial(roofline_of, asked.spec, bounded.estimate.breakdown)
+    answer = estimate_answer(replica, load, bounded, asked.assumptions, asked.warnings)
+    return Result(answer, charted=drawn if has_roof(asked.spec) else None)
 
 
 @_listing(KvOptions, kv_sizes)

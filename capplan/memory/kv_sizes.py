@@ -152,14 +152,7 @@ def kv_sizes(
     >>> size.kv_bytes_per_token, size.kv_bytes_per_sequence, size.engine_reserved_bytes_per_sequence
     (2048.0, 204800.0, 229376.0)
     """
-    check_list(contexts, TOKENS, "contexts")
-    for name, value, allowed in (
-        ("sequences", sequences, Whole("sequences")),
-        ("tensor_parallel", tensor_parallel, DEVICES),
-        ("max_num_batched_tokens", max_num_batched_tokens, TOKENS),
-    ):
-        if value is not None:
-            allowed.check(value, name)
+    _check_numbers(contexts, sequences, tensor_parallel, max_num_batched_tokens)
     rules = profile(engine, engine_version)
     if reason := encoder_reason(network, rules):
         raise InputError(reason.words)
@@ -178,6 +171,17 @@ def kv_sizes(
     return KvSizes(
         network, tuple(rows), rules, (*assumptions, *network.doubts, *laid_out, *rules.assumptions)
     )
+
+
+def _check_numbers(
+    contexts: Sequence[int], sequences: int, tensor_parallel: int, max_num_batched_tokens: int | None
+) -> None:
+    """Raise the error for the first number that is out of its range."""
+    check_list(contexts, TOKENS, "contexts")
+    Whole("sequences").check(sequences, "sequences")
+    DEVICES.check(tensor_parallel, "tensor_parallel")
+    if max_num_batched_tokens is not None:
+        TOKENS.check(max_num_batched_tokens, "max_num_batched_tokens")
 
 
 def _assumed_steps(network: Network, step_tokens: int) -> tuple[Assumption, ...]:

@@ -217,6 +217,22 @@ LEAST_FLOOR_S = 1e-6
 """Least floor of any kernel that runs: start and drain, in a CUDA graph."""
 
 
+def _wanted_formats(
+    device: Device, dense: WeightKernel, expert: WeightKernel, kv_format: str, engine: str
+) -> dict[str, tuple[str, ...]]:
+    """Return the formats of the fits that each kernel looks for, nearest first."""
+    cache = _cache_formats(device, kv_format, engine)
+    return {
+        "matmul": dense.formats,
+        "attention": cache,
+        "latent_attention": cache,
+        "experts": expert.formats,
+        "linear_attention": ("bf16",),
+        "elementwise": ("quantise",) if engine == llamacpp.ENGINE else ("quantise", wide_fit(device)),
+        "link": ("bf16",),
+    }
+
+
 def device_rates(
     device: Device,
     efficiency: Efficiency,
@@ -249,23 +265,15 @@ def device_rates(
         raise InputError(f"unknown KV dtype {kv_format!r}\n  known: {', '.join(KV_FORMATS)}")
     if why := emulated_reason(device, [kv_format]):
         raise InputError(f"KV cache in {kv_format}: {why}")
-    blocks = engine == llamacpp.ENGINE
     if not efficiency.fits:
         raise InputError(efficiency.note)
+    blocks = engine == llamacpp.ENGINE
     if blocks:
         dense, expert = map(llamacpp.block_kernel, (weight_format, expert_format or weight_format))
     else:
         dense = matmul_kernel(device, weight_format)
         expert = experts_kernel(device, expert_format or weight_format)
-    wanted = {
-        "matmul": dense.formats,
-        "attention": _cache_formats(device, kv_format, engine),
-        "latent_attention": _cache_formats(device, kv_format, engine),
-        "experts": expert.formats,
-        "linear_attention": ("bf16",),
-        "elementwise": ("quantise",) if blocks else ("quantise", wide_fit(device)),
-        "link": ("bf16",),
-    }
+    wanted = _wanted_formats(device, dense, expert, kv_format, engine)
     dtypes = dict.fromkeys(wanted, dense.compute_dtype) if blocks else {}
     dtypes |= {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
     engines, named = {"elementwise": ELEMENTWISE_ENGINE}, {"experts": expert_kernel}

@@ -386,11 +386,7 @@ def grouped_experts_time_s(
     ----------
     Gale et al. 2022, "MegaBlocks", section 4, https://arxiv.org/abs/2211.15841
     """
-    least_rows = np.minimum(rates.tile_load_ratio * loads.expected_load, rates.largest_tile_rows)
-    allowed = tuple(
-        np.where((rows >= least_rows) & (rows <= rates.largest_tile_rows), tiles, _NEVER)
-        for (rows, _), tiles in zip(EXPERT_TILES, loads.row_tiles, strict=True)
-    )
+    allowed = _allowed_tiles(loads, rates)
     total_s: Number = 0.0
     widths = ((inputs, (1.0 + gated) * intermediate_size_on_rank), (intermediate_size_on_rank, inputs))
     for width_in, width_out in widths:
@@ -405,6 +401,15 @@ def grouped_experts_time_s(
     pair_width = inputs + (2.0 + gated) * intermediate_size_on_rank
     moved = moved + rates.pair_passes * loads.pairs * pair_width
     return total_s + moved * 2.0 / rates.bytes_per_s + rates.floor_s + rates.expert_s * loads.experts
+
+
+def _allowed_tiles(loads: ExpertLoads, rates: ExpertRates) -> tuple[Number, ...]:
+    """Return the row tiles of each size, and more than ever pay of sizes that the kernel does not choose at these loads."""
+    least_rows = np.minimum(rates.tile_load_ratio * loads.expected_load, rates.largest_tile_rows)
+    return tuple(
+        np.where((rows >= least_rows) & (rows <= rates.largest_tile_rows), tiles, _NEVER)
+        for (rows, _), tiles in zip(EXPERT_TILES, loads.row_tiles, strict=True)
+    )
 
 
 def experts_time_s(
@@ -490,8 +495,7 @@ def busiest_loads(
     router_skew : [-]
         of `experts_hit`.
     sent : [-]
-        1 where tokens are sent to their experts: a rank has only its own pairs of a token and an expert, and a balancer places the experts
-        (r is `balanced_imbalance`). 0 where every rank gathers all tokens (r is `rank_imbalance`).
+        1: tokens are sent to their experts, which a balancer places (r is `balanced_imbalance`); 0: every rank gathers all (`rank_imbalance`).
     copies : [-]
         redundant experts among E.
 
@@ -501,8 +505,6 @@ def busiest_loads(
 
     Examples
     --------
-    Of eight pairs of four tokens each of two ranks has four, whether it gathers the other rank's tokens or not:
-
     >>> [(float(of.routed), float(of.pairs)) for of in (busiest_loads(4.0, 8.0, 4.0, 2.0, 0.0, sent) for sent in (0.0, 1.0))]
     [(4.0, 8.0), (4.0, 4.0)]
 
@@ -510,26 +512,19 @@ def busiest_loads(
     ----------
     Gale et al. 2022, "MegaBlocks", section 4, https://arxiv.org/abs/2211.15841
     """
-    alone = np.asarray(sent) > 0
-    share = experts_on_rank / experts
+    alone, share, pairs = np.asarray(sent) > 0, experts_on_rank / experts, tokens * experts_per_token
     busiest = rank_imbalance(1.0 / share, experts, experts_per_token, router_skew)
     if np.any(alone):
         balanced = balanced_imbalance(1.0 / share, experts - copies, copies, experts_per_token, router_skew)
         busiest = np.where(alone, balanced, busiest)
-    routed = tokens * experts_per_token * share * busiest
+    routed = pairs * share * busiest
     hit = experts_hit(tokens * busiest, experts, experts_per_token, router_skew) * share
     hit = np.maximum(np.minimum(hit, experts_on_rank), np.minimum(1.0, routed))
     load = routed / np.maximum(hit, 1e-9)
     row_tiles = tuple(hit * np.maximum(1.0, load / rows + PARTIAL_TILES) for rows, _ in EXPERT_TILES)
-    pairs = tokens * experts_per_token
     if not np.any(alone):
         return ExpertLoads(tokens, routed, hit, row_tiles, experts, pairs / experts_on_rank, pairs)
-    return ExpertLoads(
-        tokens=np.where(alone, routed / experts_per_token, tokens),
-        routed=routed,
-        hit=hit,
-        row_tiles=row_tiles,
-        experts=np.where(alone, experts_on_rank, experts),
-        expected_load=np.where(alone, routed, pairs) / experts_on_rank,
-        pairs=np.where(alone, routed, pairs),
-    )
+    mine = np.where(alone, routed, pairs)
+    on_rank = np.where(alone, routed / experts_per_token, tokens)
+    counted = np.where(alone, experts_on_rank, experts)
+    return ExpertLoads(on_rank, routed, hit, row_tiles, counted, mine / experts_on_rank, mine)

@@ -259,23 +259,35 @@ def tiled_time_s(
     """
     best_s: Number = np.inf
     flop_per_s = rates.flop_per_s * rates.compute_fraction
-    bytes_per_s = rates.bytes_per_s * rates.memory_fraction
     for (rows, columns), tiles_down in zip(tiles, product.row_tiles, strict=True):
         grid = tiles_down * np.ceil(product.outputs / columns)
         tile_s = 2.0 * rows * columns * rates.multiprocessors / flop_per_s
         tile_s = tile_s * (1.0 + rates.tile_edge * (1.0 / rows + 1.0 / columns))
         for split in splits:
-            wave_count = waves(grid * split, rates.multiprocessors, rates.wave_fraction)
-            compute_s = wave_count * tile_s * (product.inputs / split + rates.start_inputs)
-            if split > 1.0:
-                compute_s = compute_s + split * product.partial_bytes / bytes_per_s
-            throttled_s = compute_s * (1.0 + sustained_loss * compute_s / (compute_s + SUSTAINED_S))
-            busy = np.minimum(1.0, product.groups * product.outputs * split / (128.0 * rates.multiprocessors))
-            column_bytes = product.column_bytes / busy**rates.starved_exponent
-            memory_s = (product.row_bytes + column_bytes) / bytes_per_s
-            split_s = soft_maximum(throttled_s, memory_s, rates.sharpness)
+            split_s = _split_time_s(product, split, grid, tile_s, rates, sustained_loss)
             best_s = np.minimum(best_s, np.where(split <= largest_split, split_s, np.inf))
     return best_s
+
+
+def _split_time_s(
+    product: TiledProduct,
+    split: float,
+    grid: Number,
+    tile_s: Number,
+    rates: TiledKernelRates,
+    sustained_loss: Number,
+) -> Number:
+    """Return the time t of `tiled_time_s` with one tile and one split [s]; `grid`: tiles of the product, `tile_s`: time of one for each input [s]."""
+    bytes_per_s = rates.bytes_per_s * rates.memory_fraction
+    wave_count = waves(grid * split, rates.multiprocessors, rates.wave_fraction)
+    compute_s = wave_count * tile_s * (product.inputs / split + rates.start_inputs)
+    if split > 1.0:
+        compute_s = compute_s + split * product.partial_bytes / bytes_per_s
+    throttled_s = compute_s * (1.0 + sustained_loss * compute_s / (compute_s + SUSTAINED_S))
+    busy = np.minimum(1.0, product.groups * product.outputs * split / (128.0 * rates.multiprocessors))
+    column_bytes = product.column_bytes / busy**rates.starved_exponent
+    memory_s = (product.row_bytes + column_bytes) / bytes_per_s
+    return soft_maximum(throttled_s, memory_s, rates.sharpness)
 
 
 def quicker_vector_s(tiled_s: Number, flop: Number, moved_bytes: Number, rates: TiledKernelRates) -> Number:

@@ -243,9 +243,13 @@ USUAL_GENERATED = 128
 """Tokens of llama-bench where a row states none."""
 
 
+MOST_PROMPT_TOKENS = 2_000_000
+
+
 def _prompt_tokens(row: Mapping[str, str]) -> int:
+    """Return the length of the prompt that a row timed; rows that time generation may have any word here."""
     stated = (row.get("prompt_tokens") or "").strip()
-    if not stated.replace(".0", "").isdecimal() or float(stated) < 1.0:
+    if not stated.removesuffix(".0").isdecimal() or not 1.0 <= float(stated) <= MOST_PROMPT_TOKENS:
         raise InputError("the length of the prompt is not stated")
     return int(float(stated))
 

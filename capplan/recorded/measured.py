@@ -346,7 +346,7 @@ RANGES: dict[MeasuredKind, dict[str, tuple[float, float]]] = {
         "past_tokens": (0.0, 1e8), "window_size": (0.0, 1e8), "message_bytes": (1.0, 1e12),
     },
     "llamacpp": {
-        "tok_s": (1e-6, 1e9), "prompt_tokens": (0.0, 2e6), "gen_tokens": (0.0, 2e6), "depth_tokens": (0.0, 2e6), "parallel": (1.0, 1e5), "device_count": _RANKS,
+        "tok_s": (1e-6, 1e9), "gen_tokens": (0.0, 2e6), "depth_tokens": (0.0, 2e6), "parallel": (1.0, 1e5), "device_count": _RANKS,
         "model_size_gib": (1e-3, 1e5), "tok_s_stddev": (0.0, 1e9),
     },
 }  # fmt: skip

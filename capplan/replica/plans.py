@@ -8,7 +8,7 @@ import numpy as np
 from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import scheduling
 from capplan.engine.profile import EngineProfile, HostOverhead, Scheduling, tile_of
-from capplan.errors import InputError
+from capplan.errors import CapplanError, InputError
 from capplan.hardware.device import (
     HOST,
     MERGED,
@@ -263,6 +263,7 @@ def graph_sequences(spec: ReplicaSpec) -> float:
 
 def rates_of(spec: ReplicaSpec) -> LabelledRates:
     """Return the rates of all kernels in a step of a replica; of a machine of cards those of the card with the LM head."""
+    _refuse_unpublished_context(spec)
     head = cards_of(spec)[-1]
     return step_rates(
         spec.network,
@@ -273,6 +274,16 @@ def rates_of(spec: ReplicaSpec) -> LabelledRates:
         sharding=spec.sharding,
         exchange=exchange_of(spec),
     )
+
+
+def without_speed(spec: ReplicaSpec) -> CapplanError | None:
+    """Return the error that says why no speed of a replica is predicted; None where one is."""
+    try:
+        rates_of(spec)
+        parts_of(spec)
+    except CapplanError as error:
+        return error
+    return None
 
 
 def parts_of(spec: ReplicaSpec) -> tuple[PartRates, ...]:
@@ -502,7 +513,6 @@ def _device_tables(plans: Plans, rates: StepRates, knots: Knots) -> DeviceTables
         largest, _ = stage_shares(first.network, devices)
         device = layers_in_turn(device, split, largest, devices, first.profile.ubatch_tokens)
     for plan, spec in enumerate(plans.specs):
-        _refuse_unpublished_context(spec)
         if spec.device.cards:
             device = with_plan(device, plan, _tables_of_cards(spec, knots))
     return device

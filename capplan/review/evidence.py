@@ -17,6 +17,7 @@ from capplan.hardware.device import Device
 from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.plans.plan_row import plan_row
+from capplan.replica.plans import tightest_card
 from capplan.report.answer import Table, columns, row_of
 from capplan.report.answers.fleet_money import term_tables, total_table
 from capplan.report.answers.fleet_outlook import over_time_tables
@@ -77,14 +78,17 @@ def memory_section(given: Findings, detail: PlanDetail) -> Section:
         "longest_sequence_tokens": "maximum sequence length",
         "max_concurrency": "concurrent sequences of maximum length, per engine",
     }
-    name = detail.spec.device.name
+    name, cards = tightest_card(detail.spec)[0].device.name, detail.spec.device.cards
+    of_what = f"a replica has {detail.spec.devices}"
+    if cards:
+        of_what = (
+            f"of the {len(cards)} cards of {detail.spec.device.name}, its cache holds the fewest sequences"
+        )
     if detail.spec.network.bidirectional:
         del held[0]["cache_tokens_per_replica"]
     return Section(
         _titled("Memory of one GPU", detail),
-        text=(
-            f"Each line is subtracted from the memory of one {name}; a replica has {detail.spec.devices}.",
-        ),
+        text=(f"Each line is subtracted from the memory of one {name}; {of_what}.",),
         tables=(
             Table(steps),
             Table(held, upright=True, titles=titles, title="Capacity of the cache"),
@@ -143,7 +147,7 @@ def latency_section(given: Findings, detail: PlanDetail) -> Section:
     step = f", and one decode step of the {running:.3g} requests that a replica serves at once at peak"
     text = (
         f"One prompt of {load.input_tokens:,} tokens ({shown('fraction', load.prefix_hit_fraction)} of them cached) without other load"
-        f"{step if detail.spec.network.generates else ''}, on one device. "
+        f"{step if detail.spec.network.generates else ''}, on {'the cards one after the other' if detail.spec.device.cards else 'one device'}. "
         "Time x rate = amount of work or traffic. Kernels are timed one at a time; the engine overlaps some of them and adds "
         "host time. Queueing comes on top; the predictions above include it.",
     )

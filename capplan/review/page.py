@@ -22,6 +22,7 @@ from capplan.readers.text_file import protecting_outputs, read_text
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import assumed_kernels, fleet_answer
 from capplan.report.answers.fleet_outlook import over_time_assumptions
+from capplan.report.charts.of_answers import has_roof
 from capplan.report.charts.svg import svg_file, svg_of
 from capplan.report.safe_text import html_words, markdown_paragraph, markdown_words, one_line, rows_csv
 from capplan.report.screen_units import is_number
@@ -102,7 +103,7 @@ def _middle(given: Findings) -> Iterator[Section]:
 
 def _appendix(given: Findings) -> Iterator[Section]:
     yield from (evidence.memory_section(given, detail) for detail in given.details)
-    yield from map(evidence.roofline_section, given.details)
+    yield from (evidence.roofline_section(detail) for detail in given.details if has_roof(detail.spec))
     yield from (evidence.latency_section(given, detail) for detail in given.details)
     yield evidence.assumptions_section(given, assumptions_of(given))
     yield evidence.sources_section(given)

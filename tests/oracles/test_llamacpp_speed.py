@@ -1,5 +1,6 @@
 """The speed of llama.cpp: by hand, against the physics of a device, and against published rows where the table is at hand."""
 
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from capplan.accuracy.score import scores_by_metric
 from capplan.engine.lookup import profile
 from capplan.errors import InputError
+from capplan.library import estimate
 from capplan.model.network import layer_counts
 from capplan.operators.device_rates import device_rates
 from capplan.operators.llamacpp import rate_class
@@ -498,3 +500,80 @@ def test_kernels_of_torch_are_refused_and_what_an_offload_rests_on_is_said(cappl
     assert "its kernels are those of torch, and llama.cpp has others" in capplan.refused("estimate", *asked, "--calibration", path)  # fmt: skip
     told = capplan("estimate", *asked, "--n-gpu-layers", "20", "--host-bandwidth", "80 GB/s").out
     assert "weights on the host are read at 34% of its bandwidth" in told
+
+
+HOME = """name: home
+model: meta-llama/Llama-3.1-8B-Instruct
+weight_dtype: q4_k_m
+engine: llamacpp
+traffic: [{name: chat, users: 2, think_time: 30 s, input_tokens: INPUT, output_tokens: 150}]
+slo: {ttft_p95: 60 s, tpot_p95: 500 ms}
+fleet: {hardware: HARDWARE, spare_replicas: 0}
+prices: {per_gpu_hour: {rtx-4090: 0.4 $/h, rtx-4090+rtx-3060: 0.6 $/h}}
+"""
+
+
+def home_scenario(folder, hardware, input_tokens=500):
+    path = folder / "home.yaml"
+    path.write_text(HOME.replace("HARDWARE", hardware).replace("INPUT", str(input_tokens)))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("hardware", "input_tokens", "why"),
+    [
+        ("[rtx-4090, b200]", 500, "no speed of llama.cpp is known of blackwell devices"),
+        ("[rtx-4090, 'ryzen-9-7950x:64gb']", 5000, "is known to contexts of 4,096 tokens"),
+    ],
+)
+def test_a_fleet_leaves_out_devices_without_a_speed_and_says_why(
+    capplan, tmp_path, hardware, input_tokens, why
+):
+    told = capplan.result(
+        "fleet", home_scenario(tmp_path, hardware, input_tokens), "--offline", "--set", "fleet.max_gpus=1"
+    )
+    assert [plan["groups"][0]["hardware"] for plan in told["plans"]] == ["rtx-4090"]
+    assert any(why in row["reason"] for row in told["rejected"])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hardware", ["[rtx-4090]", "['rtx-4090+rtx-3060:12gb']"])
+def test_levers_and_the_review_page_of_llamacpp_are_made(capplan, tmp_path, hardware):
+    scenario, page = home_scenario(tmp_path, hardware), tmp_path / "page.md"
+    said = capplan("levers", scenario, "--offline", "--lever", "device").out
+    assert re.search(
+        r"another device, of \d+ with a price \(\d+ more have no known speed of llamacpp\)", said
+    )
+    assert capplan("report", scenario, "--offline", "-o", page).code == 0
+    assert "## Where the time goes" in page.read_text()
+    assert "Roofline" not in page.read_text()
+    assert "from the memory of one rtx-4090;" in page.read_text()
+
+
+def test_the_library_and_a_picture_of_llamacpp(capplan, tmp_path):
+    """The roofline of torch's kernels was asked for, which refused the quantised weights."""
+    serving = {"engine": "llamacpp", "weight_dtype": "q4_k_m", "concurrency": 1, "offline": True}
+    found = estimate("llama-3.1-8b", "rtx-4090", **serving)
+    assert 1.0 / 200.0 < found.data["tpot_s"]["p50"] < 1.0 / 100.0
+    assert "<table>" in found._repr_html_()
+    line = "estimate llama-3.1-8b --engine llamacpp --hardware rtx-4090 --weight-dtype q4_k_m --concurrency 1 --offline"
+    assert "no roofline is drawn" in capplan(*line.split(), "--picture", tmp_path / "x.svg").err
+
+
+@pytest.mark.parametrize(
+    ("cells", "reason"),
+    [
+        ({"gen_tokens": "128"}, ""),
+        ({"gen_tokens": ""}, ""),
+        ({"gen_tokens": "0"}, "the length of the prompt is not stated"),
+        ({"gen_tokens": "0", "prompt_tokens": "1e30"}, "the length of the prompt is not stated"),
+        ({"gen_tokens": "0", "prompt_tokens": "9000000"}, "the length of the prompt is not stated"),
+    ],
+)
+def test_the_length_of_a_prompt_counts_only_where_prompts_were_timed(cells, reason):
+    """Rows of LocalScore say `short` in both kinds; the fit counted those of generation, and `validate` refused them."""
+    said = {"device": "RTX 4090", "model": "Llama 3.1 8B", "quant": "Q4_K_M"}
+    row = said | {"prompt_tokens": "short", "tok_s": "130"}
+    ((found,),) = gguf_row_predictions([row | cells], shipped_intervals())
+    assert found.reason == reason
+    assert (found.predicted is None) == bool(reason)

@@ -36,6 +36,7 @@ from capplan.replica.plans import (
     plans_of,
     plans_tables,
     started_scheduling,
+    without_speed,
 )
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.speculation import best_speculating_replica, refuse_stages
@@ -124,6 +125,7 @@ def search(question: Question) -> SearchResult:
         rejected.update({key: count * LOADS for key, count in illegal.items()})
         evaluated += LOADS * (len(legal) + sum(illegal.values()))
         part = _Part(question, network, kv_format)
+        legal = part.with_speed(legal, rejected)
         held, kept_memory = part.that_fit(legal, rejected)
         if is_large_mixture(network):
             smaller, smaller_memory = part.with_smaller_steps(legal, held, kept_memory)
@@ -163,6 +165,18 @@ class _Part:
     def plans(self, layouts: Sequence[Layout]) -> Plans:
         """Return the plans of these layouts."""
         return plans_of([spec_of_layout(layout, self.question) for layout in layouts])
+
+    def with_speed(self, legal: list[Layout], rejected: Rejections) -> list[Layout]:
+        """Return the layouts on devices of which a speed is known; an error where that is none of all devices."""
+        one_of_each = {layout.device.name: spec_of_layout(layout, self.question) for layout in legal}
+        errors = {name: error for name, spec in one_of_each.items() if (error := without_speed(spec))}
+        if len(errors) == len(self.question.devices) and len(self.question.networks) == 1:
+            raise next(iter(errors.values()))
+        for layout in legal:
+            if error := errors.get(layout.device.name):
+                words = str(error).partition("\n")[0].removeprefix(f"{layout.device.name}: ")
+                rejected[layout.device.name, Reason(Refusal.SPEED, words)] += LOADS
+        return [layout for layout in legal if layout.device.name not in errors]
 
     def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
         """Return the layouts that fit in memory, and the KV-cache capacity of their replicas in tokens."""

@@ -32,7 +32,8 @@ from capplan.questions.fleet_answer import other_engines
 from capplan.questions.levers.lever import Base, Lever, LeverRow, first_line, idle, lever_row, merged_settings
 from capplan.questions.mix import mix_plan, together_of
 from capplan.questions.money.energy import asked_energy
-from capplan.readers.catalogue.hardware import device_names
+from capplan.readers.catalogue.efficiency import efficiency_for
+from capplan.readers.catalogue.hardware import device, device_names
 from capplan.readers.catalogue.prices import price_records, read_prices
 from capplan.replica.replica import replica_of
 from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
@@ -410,13 +411,19 @@ def other_devices(base: Base) -> tuple[str, ...]:
 
 def devices(base: Base) -> list[Lever]:
     """Return every other device that has a price, in one question."""
-    names = other_devices(base)
+    priced, engine = other_devices(base), base.asked.question.profile
+    names = tuple(name for name in priced if efficiency_for(device(name), engine).fits)
+    without = (
+        f" ({len(priced) - len(names)} more have no known speed of {engine.engine})"
+        if priced != names
+        else ""
+    )
     if _unpriced(base):
         return one("device", "another device", why=NO_PRICE)
     if not names:
-        why = "no other device has a price under the scenario's terms"
+        why = f"no other device has a price under the scenario's terms{without}"
         return one("device", "another device", why=why)
-    change = f"another device, of {len(names)} with a price"
+    change = f"another device, of {len(names)} with a price{without}"
     settings = merged_settings([Lever("device", change, adds={"fleet.hardware": names})], {})
     risk = "another stack to run; prices and supply differ by provider"
     return one("device", change, settings, risk)

@@ -9,12 +9,14 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from capplan.fleet.answer import Certainty, FleetAnswer
+from capplan.errors import InputError
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import Plan
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import matmul_kernel
 from capplan.memory.kv_sizes import KvSize
 from capplan.model.weight_format import stored_formats
+from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.questions.money.energy import Outlook
 from capplan.replica.estimate import OperatorRow
 from capplan.replica.spec import ReplicaSpec
@@ -293,6 +295,11 @@ def ridge_flop_per_byte(device: Device, compute: str) -> float:
     return device.peak_flop_per_s[compute] / device.memory_bytes_per_s
 
 
+def has_roof(spec: ReplicaSpec) -> bool:
+    """Return whether the operators of a replica have one roof; kernels of llama.cpp use other units of a device for each format."""
+    return spec.profile.engine != LLAMACPP
+
+
 def compute_dtype_of(spec: ReplicaSpec) -> str:
     """Return the dtype that most matrices of a replica are multiplied in."""
     return matmul_kernel(spec.device, stored_formats(spec.network)[0]).compute_dtype
@@ -362,6 +369,15 @@ def roofline_chart(device: Device, compute: str, rows: Sequence[OperatorRow]) ->
         x_title="arithmetic intensity",
         y_title="rate",
     )
+
+
+def roofline_of(spec: ReplicaSpec, rows: Sequence[OperatorRow]) -> Lines:
+    """Return the roofline of the operators of a replica; InputError where they have no roof in common."""
+    if not has_roof(spec):
+        raise InputError(
+            f"{LLAMACPP}: no roofline is drawn, since its kernels use other units of a device for each format\n  leave out --picture"
+        )
+    return roofline_chart(spec.device, compute_dtype_of(spec), rows)
 
 
 def waterfall_chart(plan: Plan) -> Bars:
