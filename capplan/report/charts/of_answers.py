@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from capplan.fleet.answer import Certainty, FleetAnswer
 from capplan.errors import InputError
+from capplan.fleet.answer import Certainty, FleetAnswer
 from capplan.fleet.over_time import OverTime
 from capplan.fleet.plan import Plan
 from capplan.hardware.device import Device
