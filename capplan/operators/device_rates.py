@@ -7,7 +7,8 @@ from typing import Any
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Efficiency, Fit, fit_of, not_measured
-from capplan.hardware.weight_kernel import WeightKernel, (
+from capplan.hardware.weight_kernel import (
+    WeightKernel,
     emulated_reason,
     experts_kernel,
     matmul_kernel,
