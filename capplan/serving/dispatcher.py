@@ -516,7 +516,8 @@ class Dispatcher:
         else:
             self.finished_requests += 1
             self.ledger.finished(flight, at_s)
-        self._feed.ended(flight.index, at_s)
+        # separate pools run ahead of each other; in one, only a deadline within a step is told later than it passed
+        self._feed.ended(flight.index, at_s if self.hand_over is None else max(at_s, self.now_s))
 
     def _end_if_drained(self, instance: EngineInstance, at_s: float) -> None:
         if instance.draining and not instance.load:
