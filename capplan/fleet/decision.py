@@ -320,7 +320,8 @@ def fleet_decision(
     Searches of similar questions share what they simulate by the same `cache`. Where commitments pay for plans, as `paid` says, the
     recommended one is the cheapest of those found by that cost. `found` takes the cheapest plan of each device as soon as it is known.
     """
-    result, done = search(question), 0
+    cache = cache or SearchCache()
+    result, done = cache.searched(question), 0
     every, rejected = Search(question, result.candidates, terms, cache), result.rejected.copy()
     trials, others = (
         Search(question, [c for c in result.candidates if terms.is_unlisted(c.layout) == other], terms, cache)

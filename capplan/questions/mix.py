@@ -19,7 +19,7 @@ from capplan.fleet.plan import ClassLatencies, Plan, whole_gpus
 from capplan.fleet.pools.order import with_machines
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
-from capplan.fleet.search.layouts import ScreenedLayout, search
+from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import at_any_latency, trial_of
 from capplan.fleet.search.recommended import confirmed, plan_at_peak, plan_of, planned_rate_limit
 from capplan.fleet.search.search_cache import SearchCache
@@ -475,7 +475,7 @@ class _Fleets:
     def _screened(self, names: tuple[str, ...]) -> tuple[AskedFleet, Sequence[ScreenedLayout], Terms]:
         if names not in self._searches:
             part = part_of(self._asked, tuple(self._parts[name].requests for name in names))
-            self._searches[names] = part, search(part.question).candidates, terms_of(part)
+            self._searches[names] = part, self._runs.searched(part.question).candidates, terms_of(part)
         return self._searches[names]
 
     def owned(self, device: str) -> tuple[Machine, ...]:
@@ -512,7 +512,7 @@ class _Fleets:
         part, _, terms = self._screened(names)
         question, confidence = part.question, part.question.slo.confidence
         if names not in self._loose:
-            self._loose[names] = search(at_any_latency(question)).candidates
+            self._loose[names] = self._runs.searched(at_any_latency(question)).candidates
         allowed = [item for item in self._loose[names] if item.layout.device.name not in elsewhere]
         bounds = [_least_usd_per_hour(item, confidence, terms) for item in allowed]
         return [allowed[place] for place in np.argsort(bounds, kind="stable") if bounds[place] < inf]

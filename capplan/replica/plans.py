@@ -384,10 +384,17 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
     return Plans(tuple(specs), launch.as_columns(), tuple(whole))
 
 
+def started_schedulings(plans: Plans) -> list[Scheduling]:
+    """Return the scheduling of one engine of each plan as it is started: with the sequences of a step that its state blocks admit."""
+    return [
+        replace(engine_scheduling(spec), max_num_seqs=whole.max_num_seqs // int(spec.sharding.data))
+        for spec, whole in zip(plans.specs, plans.schedulings, strict=True)
+    ]
+
+
 def started_scheduling(spec: ReplicaSpec) -> Scheduling:
-    """Return the scheduling of one engine of a replica as it is started: with the sequences of a step that its state blocks admit."""
-    (whole,) = plans_of([spec]).schedulings
-    return replace(engine_scheduling(spec), max_num_seqs=whole.max_num_seqs // int(spec.sharding.data))
+    """Return the scheduling of one engine of a replica as it is started."""
+    return started_schedulings(plans_of([spec]))[0]
 
 
 def plans_memory(plans: Plans) -> MemoryPlan:

@@ -92,7 +92,7 @@ def _micro_batch(sharding: Sharding, batch: Array) -> Array:
     return sequences
 
 
-def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_tokens: Array) -> Number:
+def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_tokens: Array) -> Array:
     """Return the time of one step in which every sequence computes `query_tokens` tokens, without the time of the host around it.
 
     The tokens of one sequence share one read of its KV cache. What a CUDA graph saves of the kernels is as in `with_host`; a step of more
@@ -108,7 +108,8 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_t
     captured = unsaved + host.decode_excess_ratio * (total_s(costs) - unsaved)
     tokens, graph = batch * query_tokens, largest_graph_tokens(spec, query_tokens)
     least = _launch_s(spec, np.maximum(tokens / spec.sharding.data, host.graph_tokens + 1.0))
-    return np.where(tokens > graph, np.maximum(np.maximum(captured, total_s(costs)), least), captured)
+    timed: Array = np.where(tokens > graph, np.maximum(np.maximum(captured, total_s(costs)), least), captured)
+    return timed
 
 
 def _launch_s(spec: ReplicaSpec, tokens: Number) -> Number:
@@ -153,14 +154,14 @@ def drafting_s(
     drafts = np.asarray(draft_tokens, dtype=np.float64)
     if isinstance(draft, float):
         return np.asarray(draft * drafts + np.zeros(np.broadcast_shapes(np.shape(batch), drafts.shape)))
-    spec, one = draft.spec, np.ones_like(batch)
-    later = step_time_s(spec, batch, context_tokens, one)
-    first = later
+    spec, one = draft.spec, np.ones(np.broadcast_shapes(np.shape(batch), drafts.shape))
     if draft.caches:
-        head, many = _with_layers(spec, ()), drafts + one
-        heads = step_time_s(head, batch, context_tokens, many) - step_time_s(head, batch, context_tokens, one)
-        whole = step_time_s(spec, batch, context_tokens, many) - np.maximum(heads, 0.0)
-        first = np.maximum(later, whole)
+        each = np.stack((one, drafts + one))
+        later, verified = step_time_s(spec, batch, context_tokens, each)
+        drawn, every = step_time_s(_with_layers(spec, ()), batch, context_tokens, each)
+        first = np.maximum(later, verified - np.maximum(every - drawn, 0.0))
+    else:
+        first = later = step_time_s(spec, batch, context_tokens, one)
     return np.asarray(np.where(drafts > 0.0, first + (drafts - 1.0) * later, 0.0))
 
 
@@ -200,17 +201,16 @@ def step_times(
     A given time of the target is used for a plain step and for a verification alike, at every batch. The time of the host around a step
     counts once per target step.
     """
-    one = np.ones_like(batch)
+    one = np.ones(np.broadcast_shapes(batch.shape, draft_tokens.shape))
     if isinstance(target, float):
-        plain: Number = target * one
-        verify: Number = target * np.ones(np.broadcast_shapes(batch.shape, draft_tokens.shape))
+        plain = verify = target * one
     else:
         host = (
             target.profile.host.each_step_s(target.ranks)
             + target.profile.host.token_s(offline=target.offline) * batch
         )
-        plain = step_time_s(target, batch, context_tokens, one) + host
-        verify = step_time_s(target, batch, context_tokens, draft_tokens + 1.0) + host
+        each = np.stack((one, draft_tokens + one))
+        plain, verify = step_time_s(target, batch, context_tokens, each) + host
         verify = verify + rejection_s(target, draft_tokens * batch)
     return drafting_s(draft, batch, context_tokens, draft_tokens) / draft_tokens, verify, plain
 
@@ -471,14 +471,11 @@ def round_table(
     batch = np.maximum(table.sequence_knots, 1.0)
     query = float(query_tokens or draft_tokens + 1)
 
-    sequences, contexts = np.broadcast_arrays(batch[:, None], table.context_knots)
-
-    def steps(each: float) -> Array:
-        """Return step times of the target by batch and context, with `each` tokens of every sequence."""
-        return np.asarray(step_time_s(spec, sequences, contexts, np.full(sequences.shape, each)))
-
+    sequences, contexts = batch[:, None], table.context_knots[None, :]
     drafts = drafting_s(draft, sequences, contexts, float(draft_tokens))
-    more = np.maximum(steps(query) - steps(1.0), 0.0)
+    each = np.array([1.0, query]).reshape(2, 1, 1)
+    plain, verifying = step_time_s(spec, sequences, contexts, each)
+    more = np.maximum(verifying - plain, 0.0)
     longer = (drafts - drafts[:, :1]) + (more - more[:, :1])
     drawn_s = drafts[:, 0] + rejection_s(spec, draft_tokens * batch)
     verified_tokens = batch * query
@@ -652,14 +649,29 @@ def best_speculating_replica(
     InputError, DoesNotFitError
         a pipelined replica; target and draft leave no room for the KV cache
     """
-    refuse_stages(replica.spec)
-    tokens = best_draft_tokens(plan, replica.spec, batch, context_tokens)
-    draft = draft_of(replace(plan, draft_tokens=tokens), replica.spec)
+    return drafting_replica(replica, best_plan(plan, replica.spec, batch, context_tokens), context_tokens)
+
+
+def best_plan(plan: DraftPlan, target: ReplicaSpec, batch: float, context_tokens: float) -> DraftPlan:
+    """Return a plan with the draft length that is best at a batch."""
+    refuse_stages(target)
+    return replace(plan, draft_tokens=best_draft_tokens(plan, target, batch, context_tokens))
+
+
+def drafting_replica(replica: Replica, plan: DraftPlan, context_tokens: float) -> Replica:
+    """Return a replica that speculates as planned, with a number of drafts that is known.
+
+    Raises
+    ------
+    InputError, DoesNotFitError
+        a pipelined replica; target and draft leave no room for the KV cache
+    """
+    assert plan.draft_tokens is not None
     return speculating_replica(
         replica,
-        draft,
+        draft_of(plan, replica.spec),
         plan.acceptance_fractions,
-        tokens,
+        plan.draft_tokens,
         context_tokens,
         verified_tokens=plan.verified_tokens,
     )

@@ -44,7 +44,6 @@ from capplan.fleet.review import Question
 from capplan.fleet.scenario import PoolsLimits
 from capplan.fleet.search.candidates import Rejections, rejection_rows
 from capplan.fleet.search.cheapest import OVER_BUDGET, TOO_FEW_MACHINES, Search, Sized, Terms
-from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import Standing
 from capplan.fleet.search.recommended import group_of, plan_at_peak, rank
 from capplan.fleet.search.search_cache import SearchCache
@@ -193,15 +192,15 @@ def _groups(
         {device.name: device for device in (*pools.prefill_devices, *pools.decode_devices)}.values()
     )
     step_s = dict.fromkeys((device.name for device in devices), inf)
-    for candidate in search(without_targets(question, devices)).candidates:
+    for candidate in cache.searched(without_targets(question, devices)).candidates:
         name = candidate.layout.device.name
         step_s[name] = min(step_s[name], candidate.usual_step_s)
     groups: list[tuple[Question, list[Contender]]] = []
     evaluated, least = 0, inf
     left = list(devices)
     for device in sorted(devices, key=lambda device: step_s[device.name]):
-        timed, own = timed_question(question, [device], terms), Counter[tuple[str, Reason]]()
-        bound = _least_with(device, timed, pools, terms, most_usd) if pools.screened else 0.0
+        timed, own = timed_question(question, [device], terms, cache), Counter[tuple[str, Reason]]()
+        bound = _least_with(device, timed, pools, terms, cache, most_usd) if pools.screened else 0.0
         if bound >= most_usd:
             rejected[device.name, NO_SAVING] += 1
             least = min(least, bound)
@@ -224,7 +223,7 @@ def _groups(
 
 
 def _least_with(
-    device: Device, question: Question, pools: PoolsLimits, terms: Terms, most_usd: float
+    device: Device, question: Question, pools: PoolsLimits, terms: Terms, cache: SearchCache, most_usd: float
 ) -> float:
     """Return a lower bound on what two pools cost of which one has this device [$/h].
 
@@ -239,7 +238,7 @@ def _least_with(
             continue
         beside, alone = _least_of_any(others, terms), _least_of_any((device,), terms)
         if alone + beside < most_usd:
-            alone = _Side(phase(question, (device,)), terms, Rejections(), SearchCache()).least_usd
+            alone = _Side(phase(question, (device,)), terms, Rejections(), cache).least_usd
         least = min(least, alone + beside)
     return least
 
@@ -303,7 +302,7 @@ class _Side:
 
     def __init__(self, phase: Question, terms: Terms, rejected: Rejections, cache: SearchCache) -> None:
         """Bound the layouts of all devices in closed form; those that can be ordered, where any can be."""
-        result, terms = search(phase), terms.of_a_part()
+        result, terms = cache.searched(phase), terms.of_a_part()
         listed = terms.listed(result.candidates)
         rejected.update(result.rejected)
         self.evaluated = result.evaluated

@@ -13,7 +13,7 @@ from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, PoolsSlow
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas, layout_name, search_of
-from capplan.fleet.search.layouts import CONFIDENCES, search
+from capplan.fleet.search.layouts import CONFIDENCES
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
 from capplan.fleet.search.search_cache import SearchCache
@@ -31,7 +31,9 @@ WHOLE_PROMPT = 1e9
 """Tokens of a shared prefix that holds every prompt."""
 
 
-def timed_question(question: Question, devices: Sequence[Device], terms: Terms) -> Question:
+def timed_question(
+    question: Question, devices: Sequence[Device], terms: Terms, cache: SearchCache | None = None
+) -> Question:
     """Return the question whose users are replaced by requests that arrive at random at the rate that users send.
 
     Many users, each of whom thinks for a random time, send requests like a Poisson process. Their rate is that of responses as
@@ -40,7 +42,7 @@ def timed_question(question: Question, devices: Sequence[Device], terms: Terms) 
     """
     if not question.demand.users:
         return question
-    candidates = search(without_targets(question, devices)).candidates
+    candidates = (cache or SearchCache()).searched(without_targets(question, devices)).candidates
     responses_s: ResponseTimes = 0.0
     if candidates:
         quickest = min(candidates, key=lambda candidate: candidate.usual_step_s)

@@ -12,7 +12,7 @@ from math import ceil, floor, inf
 from capplan.errors import Reason, Refusal
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout, Rejections
-from capplan.fleet.search.layouts import ScreenedLayout, search
+from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.load_scale import replicas_at
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.simulated_layout import SamplePaths
@@ -522,7 +522,8 @@ class Search:
 
 def search_of(question: Question, terms: Terms, cache: SearchCache | None = None) -> Search:
     """Return the search among all layouts of a question that can be ordered."""
-    return Search(question, terms.listed(search(question).candidates), terms, cache)
+    cache = cache or SearchCache()
+    return Search(question, terms.listed(cache.searched(question).candidates), terms, cache)
 
 
 def layout_name(layout: Layout) -> LayoutName:

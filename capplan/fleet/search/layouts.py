@@ -1,7 +1,7 @@
 """Screening: upper bounds on the load of every legal layout, in closed form as arrays, before anything is simulated."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -35,11 +35,12 @@ from capplan.replica.plans import (
     plans_memory,
     plans_of,
     plans_tables,
-    started_scheduling,
+    started_schedulings,
     without_speed,
 )
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.speculation import best_speculating_replica, refuse_stages
+from capplan.replica.spec import ReplicaSpec
+from capplan.replica.speculation import DraftPlan, best_plan, drafting_replica
 from capplan.replica.tables import table_of_plans
 from capplan.serving.steady_state import SteadyState, prompts_fit_a_step
 from capplan.workload.request_class import Slo, Target
@@ -111,7 +112,18 @@ class SearchResult:
     relaxations: tuple[Relaxation, ...]
 
 
-def search(question: Question) -> SearchResult:
+@dataclass(frozen=True, slots=True)
+class Built:
+    """How replicas are built: anew, or as those of earlier searches."""
+
+    replica: Callable[[ReplicaSpec], Replica] = replica_of
+    drafting: Callable[[Replica, DraftPlan, float], Replica] = drafting_replica
+
+
+ANEW = Built()
+
+
+def search(question: Question, built: Built = ANEW) -> SearchResult:
     """Return every layout that may meet the targets, with upper bounds on its load."""
     sized: list[ScreenedLayout] = []
     rejected: Rejections = Counter()
@@ -124,7 +136,7 @@ def search(question: Question) -> SearchResult:
         legal, illegal = layouts(network, devices, ranges, question.profile_on(devices[0]))
         rejected.update({key: count * LOADS for key, count in illegal.items()})
         evaluated += LOADS * (len(legal) + sum(illegal.values()))
-        part = _Part(question, network, kv_format)
+        part = _Part(question, network, kv_format, built)
         legal = part.with_speed(legal, rejected)
         held, kept_memory = part.that_fit(legal, rejected)
         if is_large_mixture(network):
@@ -161,6 +173,7 @@ class _Part:
     question: Question
     network: Network
     kv_format: str
+    built: Built
 
     def plans(self, layouts: Sequence[Layout]) -> Plans:
         """Return the plans of these layouts."""
@@ -210,11 +223,10 @@ class _Part:
         held_tokens : [tokens]
             cache of those
         """
-        if self.question.max_num_batched_tokens is not None:
+        if self.question.max_num_batched_tokens is not None or not legal:
             return [], np.zeros(0)
         smaller = []
-        for layout in legal:
-            engine = started_scheduling(spec_of_layout(layout, self.question))
+        for layout, engine in zip(legal, started_schedulings(self.plans(legal)), strict=True):
             steps = (engine.max_num_batched_tokens // divisor for divisor in STEP_DIVISORS)
             if engine.chunked and engine.policy == "mixed":
                 smaller += [
@@ -310,11 +322,9 @@ class _Part:
         assert question.drafting is not None
         spec = spec_of_layout(layout, question)
         try:
-            refuse_stages(spec)
-            context = float(lengths.input_tokens + lengths.output_tokens)
-            replica = best_speculating_replica(
-                replica_of(spec), question.drafting, batch, min(context, question.max_model_len)
-            )
+            context = min(float(lengths.input_tokens + lengths.output_tokens), question.max_model_len)
+            plan = best_plan(question.drafting, spec, batch, context)
+            replica = self.built.drafting(self.built.replica(spec), plan, context)
         except CapplanError as error:
             words = str(error).partition("\n")[0]
             rejected[layout.device.name, Reason(Refusal.SPECULATION, words)] += LOADS

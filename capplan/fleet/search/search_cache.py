@@ -1,4 +1,4 @@
-"""A cache for searches of similar questions: replicas that were built and runs that were simulated, by keys that are the same in every process."""
+"""A cache for searches of similar questions: layouts that were screened, replicas that were built and runs that were simulated, by keys that are the same in every process."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -12,11 +12,12 @@ from capplan.fleet.pools.joint import Joint, JointRuns
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.latencies import Runs
-from capplan.fleet.search.layouts import ScreenedLayout
+from capplan.fleet.search.layouts import Built, ScreenedLayout, SearchResult, search
 from capplan.fleet.search.simulated_layout import SamplePaths
 from capplan.fleet.search.trial import Trial
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
+from capplan.replica.speculation import DraftPlan, drafting_replica
 
 
 def content_key(*values: Any) -> str:
@@ -74,14 +75,37 @@ _RECORDS = ("network", "device", "efficiency", "profile")
 
 
 class SearchCache:
-    """Replicas by their specification and runs by their traffic; neither depends on prices."""
+    """Screened layouts by their question, replicas by their specification and runs by their traffic; none depends on prices."""
 
     def __init__(self) -> None:
         """Start empty."""
+        self._searches: dict[tuple[object, ...], SearchResult] = {}
         self._replicas: dict[tuple[object, ...], Replica] = {}
+        self._drafting: dict[tuple[object, ...], Replica] = {}
         self._runs: dict[tuple[object, ...], Runs] = {}
         self._joint: dict[tuple[object, ...], JointRuns] = {}
         self._keys: dict[tuple[int, Callable[[Any], Any] | None], tuple[Any, str]] = {}
+
+    def searched(self, question: Question) -> SearchResult:
+        """Return every layout that may meet the targets, of a question that was asked before as it was found then."""
+        key = tuple(self._content_of(getattr(question, field.name)) for field in fields(question))
+        if key not in self._searches:
+            self._searches[key] = search(question, Built(self.replica, self.drafting))
+        return self._searches[key]
+
+    def replica(self, spec: ReplicaSpec) -> Replica:
+        """Return the running replica of a specification."""
+        made_of = self._made_of(spec)
+        if made_of not in self._replicas:
+            self._replicas[made_of] = replica_of(spec)
+        return self._replicas[made_of]
+
+    def drafting(self, replica: Replica, plan: DraftPlan, context_tokens: float) -> Replica:
+        """Return a replica that drafts as planned."""
+        made_of = *self._made_of(replica.spec), content_key(plan), context_tokens
+        if made_of not in self._drafting:
+            self._drafting[made_of] = drafting_replica(replica, plan, context_tokens)
+        return self._drafting[made_of]
 
     def trial(
         self,
@@ -98,9 +122,7 @@ class SearchCache:
         runs = self._runs.setdefault((made_of, *traffic, drafts), Runs())
         if candidate.speculating is not None:
             return Trial(candidate, question, paths, candidate.speculating, runs)
-        if made_of not in self._replicas:
-            self._replicas[made_of] = replica_of(spec)
-        return Trial(candidate, question, paths, self._replicas[made_of], runs)
+        return Trial(candidate, question, paths, self.replica(spec), runs)
 
     def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
         """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""
@@ -115,6 +137,12 @@ class SearchCache:
             self._key(value) if field.name in _RECORDS else value
             for field, value in ((field, getattr(spec, field.name)) for field in fields(spec))
         )
+
+    def _content_of(self, part: Any) -> object:
+        """Return a key of a part of a question: of its entries, if it has some, which are the same records in many questions."""
+        if isinstance(part, Mapping):
+            return tuple(sorted((name, self._key(value)) for name, value in part.items()))
+        return tuple(map(self._key, part)) if isinstance(part, (list, tuple)) else self._key(part)
 
     def _key(self, part: Any, of: Callable[[Any], Any] | None = None) -> str:
         """Return the content key of a record, or of what a function makes of it, computed once per record and function."""

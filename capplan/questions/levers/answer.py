@@ -14,7 +14,6 @@ from capplan.fleet.plan import Plan, cost_of, costs_less
 from capplan.fleet.pools.search import pools_decision
 from capplan.fleet.review import Question
 from capplan.fleet.search.cheapest import Search, layout_name, search_of
-from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import near_cheapest, plan_of, recommended
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.money.price import HOURS_PER_MONTH
@@ -164,7 +163,7 @@ class Asking:
         """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""
         if _only_pools(asked):
             return "no plan with separate pools meets the targets"
-        result, words = search(asked.question), Counter[str]()
+        result, words = self.shared.searched(asked.question), Counter[str]()
         for (_, why), count in result.rejected.items():
             words[why.words] += count
         said = "no plan meets the targets"
@@ -300,7 +299,7 @@ def _row(asking: Asking, base: Base, lever: Lever, *, sized: bool = True) -> Lev
         return lever_row(idle(lever.name, lever.change, why), None, base.plan)
     under = inf if sized else _worth_sizing(base, lever)
     plan = asking.plans(asked, base.plan, under)[0]
-    if plan is None and under < inf and search(asked.question).candidates:
+    if plan is None and under < inf and asking.shared.searched(asked.question).candidates:
         return saves_nothing(lever)
     if plan is None:
         return lever_row(lever, None, base.plan, asking.why_none(asked))
