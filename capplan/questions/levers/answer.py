@@ -148,16 +148,13 @@ class Asking:
             return least if least is not None and cost_of(least) < under else None, asked.question
         trials = self.trials(asked)
         affordable = mix_within_budget(asked.scenario, partial(replicas_by_group, asked))
-        apart = next(filter(affordable, self.pools(asked, under)), None)
-        if apart is not None and cost_of(apart) < under:
-            under = cost_of(apart)
-        else:
-            apart = None
         item = None if _only_pools(asked) else trials.cheapest(confidence, under=under)
         plan = None if item is None else plan_of(item, trials.terms)
         if plan is not None and not affordable(plan):
             plan = mixed_plan(asked.scenario, trials)
-        return plan or apart, trials.question
+        most = under if plan is None else min(under, cost_of(plan))
+        apart = next(filter(affordable, self.pools(asked, most)), None)
+        return apart if apart is not None and cost_of(apart) < most else plan, trials.question
 
     def why_none(self, asked: AskedFleet) -> str:
         """Return why a question has no plan: the commonest reason, where nothing is left to simulate."""
@@ -370,8 +367,8 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
         if row.lever.combines:
             choices.setdefault(row.lever.name, []).append(row.lever)
     listed = _listed(base)
-    best: Combination | None = None if base.plan is None else Combination(base.plan, (), (), 0)
-    cost, tried = inf if base.cheapest is None else _with_memory(base.asked, base.cheapest), 0
+    best, cost = _best_alone(asking, base, saving, listed)
+    tried = 0
     selections = product(*(((), *((lever,) for lever in levers)) for levers in choices.values()))
     for selected in sorted((tuple(chain(*parts)) for parts in selections), key=len):
         levers = [*adding, *selected]
@@ -389,6 +386,24 @@ def _best(asking: Asking, base: Base, rows: Sequence[LeverRow]) -> Combination |
             cost, memory = _with_memory(asked, plan), memory_usd_per_month(asked.scenario, plan)
             best = Combination(plan, used, settings, tried, question, memory)
     return None if best is None else replace(_as_planned(asking, base, rows, best), tried=tried)
+
+
+def _best_alone(
+    asking: Asking, base: Base, saving: Sequence[LeverRow], listed: Mapping[str, Sequence[str | int]]
+) -> tuple[Combination | None, float]:
+    """Return the cheapest of the plan as it is and of the rows that a combination may use, and what it costs, with its host memory [$/h]."""
+    best = None if base.plan is None else Combination(base.plan, (), (), 0)
+    cost = inf if base.cheapest is None else _with_memory(base.asked, base.cheapest)
+    for row in saving:
+        lever = _added(row) or row.lever
+        if row.plan is None or not (lever.adds or lever.combines):
+            continue
+        usd = cost_of(row.plan) + row.memory_usd_per_month / HOURS_PER_MONTH
+        if usd < cost:
+            settings, memory = merged_settings((lever,), listed), row.memory_usd_per_month
+            question = asking.changed(settings).question
+            best, cost = Combination(row.plan, (row.lever,), settings, 1, question, memory), usd
+    return best, cost
 
 
 def _as_planned(asking: Asking, base: Base, rows: Sequence[LeverRow], best: Combination) -> Combination:
