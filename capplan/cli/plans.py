@@ -424,6 +424,7 @@ def levers_command(
 ) -> int:
     """Show what each change to a scenario is worth: GPUs, dollars, latency and risk of every lever separately, and of the best combination."""
     from capplan.questions.levers.answer import asked_levers, checked_names, levers_of
+    from capplan.questions.levers.cores import usable_cores
     from capplan.report.answers.levers import lever_found, levers_answer
     from capplan.report.show import row_progress, show
 
@@ -431,7 +432,7 @@ def levers_command(
     with row_progress("levers") as progress:
         asking, base = asked_levers(scenario, plan_file, tuple(settings or ()), offline=offline)
         found = lever_found(progress, base) if progress else None
-        answer = levers_of(asking, base, names, progress, found)
+        answer = levers_of(asking, base, names, progress, found, cores=usable_cores())
     return show(levers_answer(asking, base, answer), to)
 
 

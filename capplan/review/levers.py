@@ -13,6 +13,7 @@ from capplan.fleet.sweep import FEW_RATIOS, Swing, Turn, WhatIf
 from capplan.money.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
+from capplan.questions.levers.cores import usable_cores
 from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sensitivity import CHANGE, Sensitivity
 from capplan.readers.plan_file import LEVERS_AGAIN, BaseRow, LeverRow, read_levers_file
@@ -299,7 +300,7 @@ def wanted_levers(
         return None
     _, base = levers_beside(asking, asked, answer)
     with row_progress("levers") as progress:
-        tried = levers_of(asking, base, checked_names(None), progress)
+        tried = levers_of(asking, base, checked_names(None), progress, cores=usable_cores())
     result: Mapping[str, Any] = levers_answer(asking, base, tried).result
     return result
 

@@ -86,6 +86,10 @@ class SearchCache:
         self._joint: dict[tuple[object, ...], JointRuns] = {}
         self._keys: dict[tuple[int, Callable[[Any], Any] | None], tuple[Any, str]] = {}
 
+    def __reduce__(self) -> tuple[type["SearchCache"], tuple[()]]:
+        """Begin empty in another process, for which tables of compiled code cannot be copied."""
+        return SearchCache, ()
+
     def searched(self, question: Question) -> SearchResult:
         """Return every layout that may meet the targets, of a question that was asked before as it was found then."""
         key = tuple(self._content_of(getattr(question, field.name)) for field in fields(question))

@@ -21,6 +21,7 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, 
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers import changes
 from capplan.questions.levers.changes import REGIONS, region_rows, routing, speculations
+from capplan.questions.levers.cores import Cores
 from capplan.questions.levers.lever import (
     Base,
     Combination,
@@ -242,6 +243,8 @@ def levers_of(
     names: Sequence[str],
     progress: Callable[[int, int], None] | None = None,
     found: Callable[[LeverRow], None] | None = None,
+    *,
+    cores: int = 1,
 ) -> LeversAnswer:
     """Return every lever separately, most saved first, and the best combination of those that save; what was found if Ctrl-C ends it.
 
@@ -252,25 +255,30 @@ def levers_of(
     names : of the levers to try; all of them: those that cannot save are not sized
     progress : called with the changes tried, and all of them
     found : called with each row
+    cores : on which levers are sized at once
     """
     named = tuple(names) != checked_names(None)
+    tried: dict[int, LeverRow] = {}
     rows: list[LeverRow] = []
     best, interrupted = None, False
     try:
         levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]
-        for done, lever in enumerate(levers):
-            rows.append(_row(asking, base, lever if named else put_off(lever), sized=named))
+        levers = levers if named else [put_off(lever) for lever in levers]
+        work = partial(_row, asking, base, sized=named)
+        for place, row in Cores[Lever, LeverRow](work, cores).results(levers):
+            tried[place] = row
             if found:
-                found(rows[-1])
+                found(row)
             if progress:
-                progress(done + 1, len(levers) + 1)
+                progress(len(tried), len(levers) + 1)
+        rows = [tried[place] for place in sorted(tried)]
         if AUTOSCALING in names:
             rows += _autoscaled(base)
         if REGIONS in names:
             rows += region_rows(partial(_planned, asking), base)
         best = _best(asking, base, rows)
     except KeyboardInterrupt:
-        interrupted = True
+        rows, interrupted = rows or [tried[place] for place in sorted(tried)], True
     return LeversAnswer(base.plan, most_saved_first(rows), best, base.memory_usd_per_month, interrupted)
 
 

@@ -516,7 +516,7 @@ def routing(base: Base) -> list[Lever]:
         why = "one replica serves all requests, so there is nothing to route"
     risk = "a router that follows the prefixes has to be run; the replica of a popular prefix may be busier than others"
     settings = ("fleet.routing=prefix_aware",)
-    return one(NAME, CHANGE, settings, risk, why=why, slow=True, sized=lambda: pooled_plan(base, plan))
+    return one(NAME, CHANGE, settings, risk, why=why, slow=True, sized=partial(pooled_plan, base, plan))
 
 
 def pooled_plan(base: Base, plan: Plan) -> Plan | None:
