@@ -114,7 +114,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """How replicas are built: anew, or as those of earlier searches."""
+    """How replicas are built: each again, or taken from earlier searches."""
 
     replica: Callable[[ReplicaSpec], Replica] = replica_of
     drafting: Callable[[Replica, DraftPlan, float], Replica] = drafting_replica

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
-from multiprocessing import active_children, current_process, get_context
+from multiprocessing import active_children, get_context, parent_process
 from typing import Any, Generic, TypeVar
 
 Task = TypeVar("Task")
@@ -21,7 +21,7 @@ _given: list[Callable[[Any], Any]] = []
 
 def usable_cores() -> int:
     """Return how many processes may work at once: one of a server's jobs may start none."""
-    if current_process().daemon:
+    if parent_process() is not None:
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
