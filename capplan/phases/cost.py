@@ -1,13 +1,12 @@
 """What the devices of a replica achieve in every kernel, and the cost of one operator in a step with its roofline floors, so that its bottleneck can be named."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from capplan.numbers import Number, stacked
+from capplan.numbers import Number
 from capplan.operators.attention import AttentionRates
 from capplan.operators.collective import LinkRates
 from capplan.operators.expert_exchange import GATHERED, ExchangeRates
@@ -233,34 +232,3 @@ class StepRates:
     """The kernels for prompts of sparse attention."""
     ubatch_tokens: float = np.inf
     """Most tokens that are multiplied at once (`EngineProfile.ubatch_tokens`)."""
-
-
-def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepRates:
-    """Return rates whose fields are arrays over plans, gathered from the rates of single devices.
-
-    Every value must hold the same formats: plans of one network read the same kernels.
-    """
-    first = values[0]
-    return StepRates(
-        matmul={key: stacked([value.matmul[key] for value in values], index) for key in first.matmul},
-        experts={key: stacked([value.experts[key] for value in values], index) for key in first.experts},
-        attention=stacked([value.attention for value in values], index),
-        latent_attention=stacked([value.latent_attention for value in values], index),
-        linear_attention=stacked([value.linear_attention for value in values], index),
-        elementwise=stacked([value.elementwise for value in values], index),
-        link=stacked([value.link for value in values], index),
-        # devices that cannot multiply a narrow format widen the weights and read wide activations
-        activation_bytes=_gathered([value.activation_bytes for value in values], index),
-        expert_activation_bytes=_gathered([value.expert_activation_bytes for value in values], index),
-        gathered_bytes=_gathered([value.gathered_bytes for value in values], index),
-        decode_exchange=stacked([value.decode_exchange for value in values], index),
-        prefill_exchange=stacked([value.prefill_exchange for value in values], index),
-        dispatched_bytes=_gathered([value.dispatched_bytes for value in values], index),
-        sparse_prefill=stacked([value.sparse_prefill for value in values], index),
-        ubatch_tokens=first.ubatch_tokens,
-    )
-
-
-def _gathered(values: Sequence[Mapping[str, Number]], index: NDArray[np.intp]) -> dict[str, Number]:
-    """Return every entry as an array over plans."""
-    return {key: np.array([value[key] for value in values], dtype=np.float64)[index] for key in values[0]}

@@ -25,7 +25,7 @@ from capplan.memory.plan import MemoryPlan, memory_plan
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import WHOLE, Sharding
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Number, stacked
 from capplan.operators.device_rates import DeviceRates, device_rates
 from capplan.operators.expert_exchange import (
     dispatched_bytes,
@@ -36,7 +36,7 @@ from capplan.operators.expert_exchange import (
 )
 from capplan.operators.latent_attention import SparsePrefill
 from capplan.operators.matmul import sequences_with_slots
-from capplan.phases.cost import StepRates, stacked_rates, total_s
+from capplan.phases.cost import StepRates, total_s
 from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.step import token_costs
 from capplan.phases.token_work import ACTIVATION_BYTES
@@ -485,7 +485,8 @@ def plans_tables(plans: Plans) -> PlansTables:
         graph_ends(first.profile.host.graph_tokens, plans.launch),
         chunk_limits(first.network),
     )
-    rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
+    rates = stacked([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
+    rates = replace(rates, ubatch_tokens=labelled[0].rates.ubatch_tokens)
     device = _device_tables(plans, rates, knots)
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [
