@@ -7,13 +7,11 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.numbers import Number
-from capplan.operators.attention import AttentionRates
-from capplan.operators.collective import LinkRates
+from capplan.operators.device_rates import SharedRates
 from capplan.operators.expert_exchange import GATHERED, ExchangeRates
 from capplan.operators.experts import ExpertRates
-from capplan.operators.latent_attention import UNTILED, LatentAttentionRates, SparsePrefill
-from capplan.operators.linear_attention import LinearAttentionRates
-from capplan.operators.matmul import ElementwiseRates, MatmulRates
+from capplan.operators.latent_attention import UNTILED, SparsePrefill
+from capplan.operators.matmul import MatmulRates
 
 Bound: TypeAlias = Literal["compute", "memory", "network", "latency"]
 
@@ -205,17 +203,12 @@ def bound(cost: OperatorCost) -> Bound:
     return "compute" if compute_s > memory_s else "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class StepRates:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRates(SharedRates):
     """Rates by kernel; matmuls and experts by the weight format that they read."""
 
     matmul: Mapping[str, MatmulRates]
     experts: Mapping[str, ExpertRates]
-    attention: AttentionRates
-    latent_attention: LatentAttentionRates
-    linear_attention: LinearAttentionRates
-    elementwise: ElementwiseRates
-    link: LinkRates
     activation_bytes: Mapping[str, Number]
     """Bytes per element of the activations that a dense kernel reads, by weight format."""
     expert_activation_bytes: Mapping[str, Number]
