@@ -4,8 +4,8 @@ Inside the package everything is in base units: seconds, bytes, FLOP, tokens, wa
 A formula takes numbers or numpy arrays that broadcast and returns the same.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -61,21 +61,21 @@ class Spread(Generic[Value]):
 
 
 def stacked(values: Sequence[T], index: NDArray[np.intp]) -> T:
-    """Return one record whose fields are arrays, gathered from several records of the same kind.
+    """Return one record whose numbers are arrays, gathered from several records of the same kind.
 
-        out.f[i] = values[index[i]].f   for every field f
+        out.f[i] = values[index[i]].f   for every number f, those of records and mappings in it too
 
     So that one call of a formula serves many plans on many devices.
 
     Parameters
     ----------
-    values : records of one frozen dataclass whose fields are numbers
+    values : records of one frozen dataclass; mappings in them have the same keys
     index : [-]
         which record each element of the result comes from
 
     Returns
     -------
-    a record of the same dataclass; a field that is not a number is taken from the first record
+    a record of the same dataclass; what holds no number is taken from the first record
 
     Examples
     --------
@@ -86,14 +86,20 @@ def stacked(values: Sequence[T], index: NDArray[np.intp]) -> T:
     >>> stacked([Rate(1.0), Rate(2.0)], np.array([0, 1, 1])).flop_per_s
     array([1., 2., 2.])
     """
-    first: Any = values[0]
-    gathered = {}
-    for field in fields(first):
-        column = [getattr(value, field.name) for value in values]
-        if isinstance(column[0], (int, float)) and not isinstance(column[0], bool):
-            gathered[field.name] = np.asarray(column, dtype=np.float64)[index]
-    result: T = replace(first, **gathered)
+    result: T = _gathered(values, index)
     return result
+
+
+def _gathered(values: Sequence[Any], index: NDArray[np.intp]) -> Any:
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: _gathered([value[key] for value in values], index) for key in first}
+    if is_dataclass(first) and not isinstance(first, type):
+        names = [field.name for field in fields(first)]
+        return replace(first, **{n: _gathered([getattr(value, n) for value in values], index) for n in names})
+    if isinstance(first, (int, float)) and not isinstance(first, bool):
+        return np.asarray(values, dtype=np.float64)[index]
+    return first
 
 
 def distinct(values: NDArray[Any]) -> NDArray[Any]:

@@ -453,8 +453,8 @@ def _applied(formula: Callable[..., Any], columns: Sequence[str | float], a: Arg
     return formula(*(a[column] if isinstance(column, str) else column for column in columns), *rates)
 
 
-def _of(formula: Callable[..., Any], *columns: str | float) -> Callable[..., Any]:
-    """Return the formula as a function of the arguments of a case."""
+def of_columns(formula: Callable[..., Any], *columns: str | float) -> Callable[..., Any]:
+    """Return a formula as a function of arguments by name, and of rates for a time; numbers among the columns stand for themselves."""
     return partial(_applied, formula, columns)
 
 
@@ -520,7 +520,7 @@ _LATENT = ("sequences", "context_tokens", "query_heads", DEEPSEEK["kv_lora"], DE
 _LATENT_WIDTHS = (DEEPSEEK["kv_lora"], DEEPSEEK["rope"], DEEPSEEK["nope"], DEEPSEEK["value"])
 _ABSORBED_WIDTHS = (DEEPSEEK["kv_lora"], DEEPSEEK["rope"], DEEPSEEK["kv_lora"], DEEPSEEK["kv_lora"])
 _DELTA = ("key_heads", "value_heads", "key_head_dim", "value_head_dim", "state_bytes")
-_CONVOLUTION_BYTES = _of(
+_CONVOLUTION_BYTES = of_columns(
     linear_attention.short_convolution_bytes, "sequences", "new_tokens", "channels", "taps"
 )
 _TILED = (
@@ -538,35 +538,35 @@ _DECODE = (
 )  # fmt: skip
 
 PARTS: dict[tuple[str, str], Part] = {
-    ("matmul", "matmul"): Part((*_TILED, "sustained_loss", "quantise_passes"), _of(matmul_time_s, *_MATMUL), _of(matmul_bytes, *_MATMUL)),
-    ("attention", "prefill"): Part((*PROMPT_NUMBERS, "wide_head_exponent"), _of(attention.prefill_attention_time_s, "sequences", "new_tokens", "past_tokens", *_HEADS)),
-    ("attention", "decode"): Part(_DECODE, _of(attention.decode_attention_time_s, *_DECODED), _of(attention.decode_attention_bytes, *_DECODED)),
+    ("matmul", "matmul"): Part((*_TILED, "sustained_loss", "quantise_passes"), of_columns(matmul_time_s, *_MATMUL), of_columns(matmul_bytes, *_MATMUL)),
+    ("attention", "prefill"): Part((*PROMPT_NUMBERS, "wide_head_exponent"), of_columns(attention.prefill_attention_time_s, "sequences", "new_tokens", "past_tokens", *_HEADS)),
+    ("attention", "decode"): Part(_DECODE, of_columns(attention.decode_attention_time_s, *_DECODED), of_columns(attention.decode_attention_bytes, *_DECODED)),
     ("latent_attention", "prefill"): Part(
-        PROMPT_NUMBERS, _of(latent_attention.mla_prefill_time_s, "sequences", "new_tokens", "past_tokens", "query_heads", *_LATENT_WIDTHS, "kv_bytes")
+        PROMPT_NUMBERS, of_columns(latent_attention.mla_prefill_time_s, "sequences", "new_tokens", "past_tokens", "query_heads", *_LATENT_WIDTHS, "kv_bytes")
     ),
     ("latent_attention", "prefill_absorbed"): Part(
-        PROMPT_NUMBERS, _of(latent_attention.mla_prefill_time_s, "sequences", "new_tokens", "past_tokens", "query_heads", *_ABSORBED_WIDTHS, "kv_bytes")
+        PROMPT_NUMBERS, of_columns(latent_attention.mla_prefill_time_s, "sequences", "new_tokens", "past_tokens", "query_heads", *_ABSORBED_WIDTHS, "kv_bytes")
     ),
-    ("latent_attention", "decode"): Part(_DECODE, _of(latent_attention.mla_attention_decode_time_s, *_LATENT), _of(latent_attention.mla_decode_bytes, *_LATENT)),
-    ("latent_bmm", "bmm"): Part(("bmm_fraction", "bmm_memory_fraction", "bmm_floor_s"), _of(latent_attention.mla_bmm_time_s, "tokens", "query_heads", "inputs", "outputs", "weight_bytes")),
+    ("latent_attention", "decode"): Part(_DECODE, of_columns(latent_attention.mla_attention_decode_time_s, *_LATENT), of_columns(latent_attention.mla_decode_bytes, *_LATENT)),
+    ("latent_bmm", "bmm"): Part(("bmm_fraction", "bmm_memory_fraction", "bmm_floor_s"), of_columns(latent_attention.mla_bmm_time_s, "tokens", "query_heads", "inputs", "outputs", "weight_bytes")),
     ("experts", "experts"): Part((*_TILED, "routed_passes", "token_passes", "expert_s", "pair_passes"), _experts_s, _experts_bytes),
     ("linear_attention", "chunk"): Part(
         ("chunk_fraction", "chunk_memory_fraction", "chunk_state_passes", "chunk_step_s", "chunk_floor_s"),
-        _of(linear_attention.gated_delta_prefill_time_s, "sequences", "new_tokens", *_DELTA),
+        of_columns(linear_attention.gated_delta_prefill_time_s, "sequences", "new_tokens", *_DELTA),
     ),
-    ("linear_attention", "recurrent"): Part(("decode_fraction", "decode_floor_s"), _of(linear_attention.gated_delta_decode_time_s, "sequences", *_DELTA), _recurrent_bytes),
+    ("linear_attention", "recurrent"): Part(("decode_fraction", "decode_floor_s"), of_columns(linear_attention.gated_delta_decode_time_s, "sequences", *_DELTA), _recurrent_bytes),
     ("linear_attention", "convolution"): Part(
         ("convolution_fraction", "convolution_pad_tokens", "convolution_floor_s"), _convolution_s, _CONVOLUTION_BYTES
     ),
-    ("linear_attention", "update"): Part(("update_fraction", "update_floor_s"), _of(linear_attention.short_convolution_time_s, "sequences", 1.0, "channels", "taps"), _CONVOLUTION_BYTES),
-    ("elementwise", "elementwise"): Part(("memory_fraction", "floor_s"), _of(elementwise_time_s, "moved_bytes"), itemgetter("moved_bytes")),
+    ("linear_attention", "update"): Part(("update_fraction", "update_floor_s"), of_columns(linear_attention.short_convolution_time_s, "sequences", 1.0, "channels", "taps"), _CONVOLUTION_BYTES),
+    ("elementwise", "elementwise"): Part(("memory_fraction", "floor_s"), of_columns(elementwise_time_s, "moved_bytes"), itemgetter("moved_bytes")),
     ("link", "nccl"): Part(
         ("ring_fraction", "ring_step_s", "ring_floor_s", "ring_ramp_bytes", "crowding_exponent", "multicast_fraction",
          "multicast_floor_s", "all_to_all_fraction", "all_to_all_step_s"), _nccl_s,
     ),
     ("link", "direct"): Part(
         ("one_shot_fraction", "one_shot_step_s", "one_shot_floor_s", "two_shot_fraction", "two_shot_step_s",
-         "two_shot_floor_s", "direct_crowding_exponent"), _of(collective.all_reduce_time_s, "ranks", "message_bytes"),
+         "two_shot_floor_s", "direct_crowding_exponent"), of_columns(collective.all_reduce_time_s, "ranks", "message_bytes"),
     ),
     ("link", "dispatch"): Part(("exchange_fraction", "dispatch_floor_s"), partial(_exchange_s, "dispatch_floor_s")),
     ("link", "combine"): Part(("combine_floor_s",), partial(_exchange_s, "combine_floor_s")),

@@ -156,11 +156,8 @@ def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
         and not benchmark.cached_fraction
     ):
         return outcome_of(benchmark, servers.replica)
-    count = requests_of(benchmark)
-    inputs, outputs = drawn_lengths(
-        benchmark.lengths, (benchmark.input_tokens, benchmark.output_tokens), count
-    )
-    requests = Requests(inputs.astype(np.int64), outputs.astype(np.int64), arrivals_of(benchmark, count))
+    requests = _sent_requests(benchmark)
+    count, inputs = len(requests), requests.input_tokens
     engine = _engine(benchmark, servers.replica, int(inputs.max()))
     crowd: Crowd | None = None
     warm_up = 0
@@ -281,18 +278,17 @@ def _measured(outcome: Outcome, warm_up: int) -> Outcome:
 
 def outcome_of(benchmark: Benchmark, replica: Replica) -> Outcome:
     """Return the outcome of the benchmark's requests on the replica."""
-    count = requests_of(benchmark)
-    inputs, outputs = drawn_lengths(
-        benchmark.lengths, (benchmark.input_tokens, benchmark.output_tokens), count
-    )
-    requests = Requests(
-        input_tokens=inputs.astype(np.int64),
-        output_tokens=outputs.astype(np.int64),
-        arrival_s=arrivals_of(benchmark, count),
-    )
-    limits = scheduling_for(benchmark, replica.scheduling, int(inputs.max()))
+    requests = _sent_requests(benchmark)
     closed = benchmark.concurrency if benchmark.kind == "online_conc" else None
-    return simulate(requests, replace(replica.engine, scheduling=limits), concurrency=closed)
+    engine = _engine(benchmark, replica, int(requests.input_tokens.max()))
+    return simulate(requests, engine, concurrency=closed)
+
+
+def _sent_requests(benchmark: Benchmark) -> Requests:
+    """Return the requests of a benchmark, their lengths drawn, with the times at which an open loop sends them."""
+    count, means = requests_of(benchmark), (benchmark.input_tokens, benchmark.output_tokens)
+    inputs, outputs = drawn_lengths(benchmark.lengths, means, count)
+    return Requests(inputs.astype(np.int64), outputs.astype(np.int64), arrivals_of(benchmark, count))
 
 
 def scheduling_for(benchmark: Benchmark, scheduling: Scheduling, longest_prompt: int) -> Scheduling:

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
 
+from capplan.accuracy.kernels import of_columns
 from capplan.calibrate.kernels.case import NO_DETAIL
 from capplan.calibrate.shapes import library_of
 from capplan.calibrate.timing import ELEMENT_BYTES
@@ -95,8 +96,8 @@ def known_beforehand(name: str, family: float | None = None) -> Known:
     )
 
 
-Columns = Mapping[str, Array]
-Predicted = Callable[[Columns, str, Any], Any]
+Columns = Mapping[str, Any]
+Predicted = Callable[[Columns, Any], Any]
 _LOSING = 1e3
 SCALED = QUANTISED_FIRST | {"nvfp4"}
 """Formats with scales, whose products are not split along what is summed over."""
@@ -139,52 +140,15 @@ class Form:
         return tuple(f.name for f in fields(self.record) if f.name not in kept)
 
 
-def _matmul(columns: Columns, dtype: str, rates: Any) -> Any:
-    weight, activation = MATMUL_BYTES[dtype]
-    return matmul.matmul_time_s(
-        columns["rows"], columns["inputs"], columns["outputs"], weight, activation, rates
-    )
+_HEADS = ("query_heads", "kv_heads", "head_dim", "head_dim", "window", "element_bytes")
 
 
-def _prefill(columns: Columns, dtype: str, rates: Any) -> Any:
-    return attention.prefill_attention_time_s(
-        columns["sequences"], columns["new_tokens"], columns["past_tokens"], columns["query_heads"],
-        columns["kv_heads"], columns["head_dim"], columns["head_dim"], _window(columns), ELEMENT_BYTES[dtype], rates,
-    )  # fmt: skip
+def _decode(columns: Columns, rates: Any) -> Any:
+    formula = partial(attention.decode_attention_time_s, rates=rates, query_tokens=columns["query_tokens"])
+    return of_columns(formula, "sequences", "context_tokens", *_HEADS)(columns)
 
 
-def _decode(columns: Columns, dtype: str, rates: Any) -> Any:
-    return attention.decode_attention_time_s(
-        columns["sequences"], columns["context_tokens"], columns["query_heads"], columns["kv_heads"],
-        columns["head_dim"], columns["head_dim"], _window(columns), ELEMENT_BYTES[dtype], rates,
-        columns["query_tokens"],
-    )  # fmt: skip
-
-
-def _window(columns: Columns) -> Array:
-    return np.where(columns["window_tokens"] > 0.0, columns["window_tokens"], np.inf)
-
-
-def _elementwise(columns: Columns, _dtype: str, rates: Any) -> Any:
-    return elementwise_time_s(columns["moved_bytes"], rates)
-
-
-def _experts(columns: Columns, dtype: str, rates: Any) -> Any:
-    size = ELEMENT_BYTES[dtype]
-    return experts.experts_time_s(
-        columns["tokens"], columns["experts"], columns["experts"], columns["experts_per_token"],
-        columns["inputs"], columns["intermediate"], 1.0, size, size, rates,
-    )  # fmt: skip
-
-
-def _latent_decode(columns: Columns, dtype: str, rates: Any) -> Any:
-    return latent_attention.mla_attention_decode_time_s(
-        columns["sequences"], columns["context_tokens"], columns["query_heads"], columns["latent"],
-        columns["rope"], ELEMENT_BYTES[dtype], rates,
-    )  # fmt: skip
-
-
-def _latent_prefill(columns: Columns, _dtype: str, rates: Any) -> Any:
+def _latent_prefill(columns: Columns, rates: Any) -> Any:
     # the benchmark writes no latent cache, so its width is 0 here
     return latent_attention.mla_prefill_time_s(
         columns["sequences"], columns["new_tokens"], 0.0, columns["query_heads"], 0.0, 0.0,
@@ -192,51 +156,41 @@ def _latent_prefill(columns: Columns, _dtype: str, rates: Any) -> Any:
     )  # fmt: skip
 
 
-def _latent_bmm(columns: Columns, dtype: str, rates: Any) -> Any:
-    return latent_attention.mla_bmm_time_s(
-        columns["tokens"],
-        columns["query_heads"],
-        columns["inputs"],
-        columns["outputs"],
-        ELEMENT_BYTES[dtype],
-        rates,
-    )
-
-
-def _collective(time_s: Callable[..., Any]) -> Predicted:
-    return lambda columns, _dtype, rates: time_s(columns["ranks"], columns["message_bytes"], rates)
-
-
-def _point_to_point(columns: Columns, _dtype: str, rates: Any) -> Any:
+def _point_to_point(columns: Columns, rates: Any) -> Any:
     return collective.point_to_point_time_s(columns["message_bytes"], rates, columns["ranks"])
 
 
+_MOVED = of_columns(elementwise_time_s, "moved_bytes")
+_COLLECTIVES = {
+    "all_reduce": collective.all_reduce_time_s,
+    "all_gather": collective.all_gather_time_s,
+    "reduce_scatter": collective.reduce_scatter_time_s,
+    "all_to_all": collective.all_to_all_time_s,
+}
 FORMS = (
-    Form("matmul", matmul.MatmulRates, {"matmul": _matmul}),
-    Form(
-        "attention",
-        attention.AttentionRates,
-        {"prefill_attention": _prefill, "decode_attention": _decode},
-    ),
-    Form("elementwise", ElementwiseRates, {"elementwise": _elementwise, "norm": _elementwise}),
-    Form("experts", experts.ExpertRates, {"experts": _experts}),
-    Form(
-        "link",
-        collective.LinkRates,
-        {
-            "all_reduce": _collective(collective.all_reduce_time_s),
-            "all_gather": _collective(collective.all_gather_time_s),
-            "reduce_scatter": _collective(collective.reduce_scatter_time_s),
-            "all_to_all": _collective(collective.all_to_all_time_s),
-            "point_to_point": _point_to_point,
-        },
-    ),
-    Form(
-        "latent_attention",
-        latent_attention.LatentAttentionRates,
-        {"latent_decode": _latent_decode, "latent_prefill": _latent_prefill, "latent_bmm": _latent_bmm},
-    ),
-)
+    Form("matmul", matmul.MatmulRates, {"matmul": of_columns(matmul.matmul_time_s, "rows", "inputs", "outputs", "weight_bytes", "activation_bytes")}),
+    Form("attention", attention.AttentionRates, {
+        "prefill_attention": of_columns(attention.prefill_attention_time_s, "sequences", "new_tokens", "past_tokens", *_HEADS),
+        "decode_attention": _decode,
+    }),
+    Form("elementwise", ElementwiseRates, {"elementwise": _MOVED, "norm": _MOVED}),
+    Form("experts", experts.ExpertRates, {
+        "experts": of_columns(
+            experts.experts_time_s, "tokens", "experts", "experts", "experts_per_token", "inputs", "intermediate", 1.0, "element_bytes", "element_bytes"
+        ),
+    }),
+    Form("link", collective.LinkRates, {
+        **{name: of_columns(time_s, "ranks", "message_bytes") for name, time_s in _COLLECTIVES.items()},
+        "point_to_point": _point_to_point,
+    }),
+    Form("latent_attention", latent_attention.LatentAttentionRates, {
+        "latent_decode": of_columns(
+            latent_attention.mla_attention_decode_time_s, "sequences", "context_tokens", "query_heads", "latent", "rope", "element_bytes"
+        ),
+        "latent_prefill": _latent_prefill,
+        "latent_bmm": of_columns(latent_attention.mla_bmm_time_s, "tokens", "query_heads", "inputs", "outputs", "element_bytes"),
+    }),
+)  # fmt: skip
 """Forms of the kernels that torch can run; all others keep the numbers of the device's family."""
 
 
@@ -266,6 +220,19 @@ def columns_of(measurements: Sequence[Measurement]) -> dict[str, Array]:
     """Return the shapes of measurements of one operator as arrays by name; details that older files lack have none."""
     names = dict.fromkeys([*measurements[0].shape, *NO_DETAIL])
     return {name: np.array([m.shape.get(name, NO_DETAIL.get(name)) for m in measurements]) for name in names}
+
+
+def arguments_of(measurements: Sequence[Measurement], dtype: str) -> dict[str, Any]:
+    """Return what a form is a function of: the shapes, the window of attention, and the bytes of an element in a format."""
+    columns, window = columns_of(measurements), "window_tokens"
+    weight, activation = MATMUL_BYTES.get(dtype, (None, None))
+    return {
+        **columns,
+        "window": np.where(columns[window] > 0.0, columns[window], np.inf),
+        "element_bytes": ELEMENT_BYTES.get(dtype),
+        "weight_bytes": weight,
+        "activation_bytes": activation,
+    }
 
 
 Family = Mapping[str, Mapping[str, float]]
@@ -377,7 +344,7 @@ class _Problem:
             for operator in _operators(self.measurements)
         }
         return {
-            operator: (rows, columns_of([self.measurements[i] for i in rows]))
+            operator: (rows, arguments_of([self.measurements[i] for i in rows], self.dtype))
             for operator, rows in places.items()
         }
 
@@ -386,7 +353,7 @@ class _Problem:
         rates = self.form.record(**self.fixed, **dict(zip(self.names, np.exp(logs).tolist(), strict=True)))
         result = np.empty(len(self.measurements))
         for operator, (places, shapes) in self.shapes.items():
-            result[places] = self.form.operators[operator](shapes, self.dtype, rates)
+            result[places] = self.form.operators[operator](shapes, rates)
         return result
 
     def solved(self) -> tuple[KernelFit, Array]:

@@ -77,16 +77,7 @@ def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags, machine: "Lo
 
     entry = device(hardware)
     with row_progress("models") as progress:
-        rows = models_that_run(
-            entry,
-            weight_dtype=serving.weight_dtype,
-            kv_dtype=serving.kv_dtype,
-            context_tokens=serving.max_model_len,
-            devices=serving.pipeline_parallel,
-            host_bandwidth=serving.host_bandwidth,
-            host_memory=serving.host_memory,
-            progress=progress,
-        )
+        rows = models_that_run(entry, serving, progress)
     more = more_here(machine, hardware) if machine else ()
     kv_dtype, devices = serving.kv_dtype or "fp16", serving.pipeline_parallel
     return show(runnable_answer(entry, rows, kv_dtype, devices, more), to)

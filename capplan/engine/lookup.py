@@ -3,12 +3,12 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 
 from capplan.assumption import Assumption
-from capplan.engine.profile import EngineProfile, HostOverhead, PrefillGraphs, Scheduling, Tier
+from capplan.engine.profile import EngineProfile, HostOverhead, PrefillGraphs, Scheduling, StepRules, Tier
 from capplan.engine.profiles import LLAMACPP, SGLANG, TRTLLM, VLLM, reserved_bytes, static_fraction
 from capplan.engine.versions import CacheRule, named_engine
 from capplan.errors import InputError, Reason, Refusal
@@ -327,21 +327,14 @@ def scheduling(
         chunked = chunked or max_model_len > engine.long_chunked_tokens
         tokens = tokens if chunked else max(tokens, max_model_len)
     budget = max_num_batched_tokens or tokens
+    rules = {rule.name: getattr(engine, rule.name) for rule in fields(StepRules)}
     return Scheduling(
-        policy=engine.policy,
-        max_num_seqs=max_num_seqs or entry.max_num_seqs,
-        max_num_batched_tokens=budget,
-        chunked=chunked,
-        block_tokens=engine.block_tokens,
-        reserved_output_fraction=engine.reserved_output_fraction,
-        hold_steps=engine.hold_steps,
+        engine.policy,
+        max_num_seqs or entry.max_num_seqs,
+        budget,
+        chunked,
         hold_tokens=int(engine.hold_share * budget),
-        hold_prompts=engine.hold_prompts,
-        gather_steps=engine.gather_steps,
-        poll_steps=engine.poll_steps,
-        asynchronous=engine.asynchronous and architecture.lower() != "cpu",
-        draws_first=engine.draws_first,
-        takes_over=engine.takes_over,
+        **rules | {"asynchronous": engine.asynchronous and architecture.lower() != "cpu"},
     )
 
 

@@ -111,9 +111,36 @@ OF_ROWS = re.compile(r"(?:rows|decode|prompt)_(\d+)_ratio")
 Policy: TypeAlias = Literal["mixed", "prefill_first", "slots", "static"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRules:
+    """How an engine forms its steps, whatever limits it is started with."""
+
+    block_tokens: int = 16
+    reserved_output_fraction: float = 0.0
+    """Fraction of its output for which blocks must be free before a request is admitted: 0 preempts instead, 1 never evicts."""
+    hold_steps: int = 0
+    """New prompts wait this many steps of the running batch for others to join (TensorRT-LLM: batch_wait_timeout_iters)."""
+    hold_prompts: int = 0
+    """Prompts that end the wait instead of tokens (TensorRT-LLM: attention_dp_config.enable_balance; in a profile, per
+    data-parallel group)."""
+    gather_steps: int = 0
+    """Further steps to wait once enough prompts are there."""
+    poll_steps: int = 0
+    """Steps of a running batch between two looks for new prompts (SGLang: scheduler_recv_interval)."""
+    asynchronous: bool = False
+    """A step is planned when the one before it begins: what arrives or ends during a step counts for the step after the next (vLLM:
+    --async-scheduling). In a profile, on GPUs without pipeline stages."""
+    draws_first: bool = False
+    """The decode engine of separate pools draws the first token too, in its first step: the proxies of vLLM discard that of the prefill engine
+    (llm-d, guides/pd-disaggregation). Otherwise it streams the one that the prefill engine drew as soon as the request decodes (SGLang,
+    TensorRT-LLM)."""
+    takes_over: bool = False
+    """It is a decode engine by itself: requests arrive with their prompts computed."""
+
+
 @dataclass(frozen=True, slots=True)
-class Scheduling:
-    """How an engine forms its steps.
+class Scheduling(StepRules):
+    """How an engine that is started with some limits forms its steps.
 
     mixed : decode tokens first, then prefill chunks up to the token budget, in one step (vLLM V1, TensorRT-LLM)
     prefill_first : waiting prompts are prefilled in separate steps before decoding continues (SGLang, vLLM V0)
@@ -127,29 +154,8 @@ class Scheduling:
     max_num_batched_tokens: int
     chunked: bool = True
     """A prompt may be split to fill the budget; otherwise it waits until it fits as a whole."""
-    block_tokens: int = 16
-    reserved_output_fraction: float = 0.0
-    """Fraction of its output for which blocks must be free before a request is admitted: 0 preempts instead, 1 never evicts."""
-    hold_steps: int = 0
-    """New prompts wait this many steps of the running batch for others to join (TensorRT-LLM: batch_wait_timeout_iters)."""
     hold_tokens: int = 0
     """The wait ends early when new prompts and the batch fill this many tokens of a step (batch_wait_max_tokens_ratio x the budget)."""
-    hold_prompts: int = 0
-    """Prompts that end the wait instead of tokens (TensorRT-LLM: attention_dp_config.enable_balance; in a profile, per
-    data-parallel group)."""
-    gather_steps: int = 0
-    """Further steps to wait once enough prompts are there."""
-    poll_steps: int = 0
-    """Steps of a running batch between two looks for new prompts (SGLang: scheduler_recv_interval)."""
-    asynchronous: bool = False
-    """A step is planned when the one before it begins: what arrives or ends during a step counts for the step after the next (vLLM:
-    --async-scheduling)."""
-    draws_first: bool = False
-    """The decode engine of separate pools draws the first token too, in its first step: the proxies of vLLM discard that of the prefill engine
-    (llm-d, guides/pd-disaggregation). Otherwise it streams the one that the prefill engine drew as soon as the request decodes (SGLang,
-    TensorRT-LLM)."""
-    takes_over: bool = False
-    """It is a decode engine by itself: requests arrive with their prompts computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +370,7 @@ LOW_LATENCY_STEP_TOKENS = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
-class EngineProfile:
+class EngineProfile(StepRules):
     """A serving engine of a version, as data."""
 
     engine: str
@@ -372,7 +378,6 @@ class EngineProfile:
     """The known version whose figures these are."""
     policy: Policy
     chunked: bool
-    block_tokens: int
     tiers: tuple[Tier, ...]
     """Largest memory first; the last applies to every device."""
     memory: MemoryRules
@@ -392,24 +397,8 @@ class EngineProfile:
     """Graphs are captured up to twice max_num_seqs (at most the tier's limit), not only up to the limit."""
     long_chunked_tokens: int | None = None
     """Prompts are split where the maximum context is above this, although `chunked` is false (vLLM V0)."""
-    reserved_output_fraction: float = 0.0
-    """As in Scheduling."""
-    hold_steps: int = 0
-    """As in Scheduling."""
     hold_share: float = 0.0
     """Share of the token budget of a step that ends a hold."""
-    hold_prompts: int = 0
-    """As in Scheduling."""
-    gather_steps: int = 0
-    """As in Scheduling."""
-    poll_steps: int = 0
-    """As in Scheduling."""
-    asynchronous: bool = False
-    """The engine plans a step when the one before it begins, on GPUs without pipeline stages (as in Scheduling)."""
-    draws_first: bool = False
-    """As in Scheduling."""
-    takes_over: bool = False
-    """As in Scheduling."""
     window_kernels: bool = True
     """Sliding-window layers read only their window; otherwise every layer reads all tokens unless a window is set."""
     derives_context: bool = True

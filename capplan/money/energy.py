@@ -355,29 +355,8 @@ def energy_of(
     )  # fmt: skip
 
 
-def apart(prefill: Energy, decode: Energy) -> Energy:
-    """Return the energy of a prefill pool and a decode pool together; their racks are filled apart."""
-    gpus = [prefill.gpus, decode.gpus]
-    phases = tuple(
-        {
-            **row,
-            "phase": f"{pool} pool: {row['phase']}",
-            "time_fraction": row["time_fraction"] * mine / sum(gpus),
-        }
-        for pool, energy, mine in zip(("prefill", "decode"), (prefill, decode), gpus, strict=True)
-        for row in energy.phases
-        if row["phase"] in (pool, "idle")
-    )
-    return replace(
-        together((prefill, decode)),
-        phases=phases,
-        output_tokens_per_s=decode.output_tokens_per_s,
-        input_tokens_per_s=decode.input_tokens_per_s,
-    )
-
-
-def together(parts: Sequence[Energy], names: Sequence[str] = ()) -> Energy:
-    """Return the energy of several groups of replicas, each with requests and servers of its own."""
+def together(parts: Sequence[Energy], names: Sequence[str]) -> Energy:
+    """Return the energy of several groups of replicas, each with requests or a phase and with servers of its own."""
     gpus = sum(part.gpus for part in parts)
     return replace(
         parts[-1],
@@ -387,7 +366,7 @@ def together(parts: Sequence[Energy], names: Sequence[str] = ()) -> Energy:
                 "phase": f"{name}: {row['phase']}",
                 "time_fraction": row["time_fraction"] * part.gpus / gpus,
             }
-            for name, part in zip(names, parts, strict=False)
+            for name, part in zip(names, parts, strict=True)
             for row in part.phases
         ),
         gpu_watts=sum(part.gpu_watts for part in parts),

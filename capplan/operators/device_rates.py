@@ -39,18 +39,24 @@ def no_speed_reason(weight_formats: Iterable[str], engine: str) -> str:
     return next(filter(None, map(no_kernel_reason, weight_formats)), "")
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRates:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedRates:
+    """Rates of the kernels that do not depend on the format of a matrix."""
+
+    attention: AttentionRates
+    latent_attention: LatentAttentionRates
+    linear_attention: LinearAttentionRates
+    elementwise: ElementwiseRates
+    link: LinkRates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRates(SharedRates):
     """What one device achieves with one weight format, cache format and engine."""
 
     matmul: MatmulRates
     """Rates of matrices that stay in 16 bits: LM head, router."""
-    attention: AttentionRates
-    latent_attention: LatentAttentionRates
     experts: ExpertRates
-    linear_attention: LinearAttentionRates
-    elementwise: ElementwiseRates
-    link: LinkRates
     matmul_activation_bytes: float
     """Bytes per element of the activations that the dense kernel reads."""
     expert_activation_bytes: float

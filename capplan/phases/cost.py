@@ -1,20 +1,17 @@
 """What the devices of a replica achieve in every kernel, and the cost of one operator in a step with its roofline floors, so that its bottleneck can be named."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from capplan.numbers import Number, stacked
-from capplan.operators.attention import AttentionRates
-from capplan.operators.collective import LinkRates
+from capplan.numbers import Number
+from capplan.operators.device_rates import SharedRates
 from capplan.operators.expert_exchange import GATHERED, ExchangeRates
 from capplan.operators.experts import ExpertRates
-from capplan.operators.latent_attention import UNTILED, LatentAttentionRates, SparsePrefill
-from capplan.operators.linear_attention import LinearAttentionRates
-from capplan.operators.matmul import ElementwiseRates, MatmulRates
+from capplan.operators.latent_attention import UNTILED, SparsePrefill
+from capplan.operators.matmul import MatmulRates
 
 Bound: TypeAlias = Literal["compute", "memory", "network", "latency"]
 
@@ -206,17 +203,12 @@ def bound(cost: OperatorCost) -> Bound:
     return "compute" if compute_s > memory_s else "memory"
 
 
-@dataclass(frozen=True, slots=True)
-class StepRates:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRates(SharedRates):
     """Rates by kernel; matmuls and experts by the weight format that they read."""
 
     matmul: Mapping[str, MatmulRates]
     experts: Mapping[str, ExpertRates]
-    attention: AttentionRates
-    latent_attention: LatentAttentionRates
-    linear_attention: LinearAttentionRates
-    elementwise: ElementwiseRates
-    link: LinkRates
     activation_bytes: Mapping[str, Number]
     """Bytes per element of the activations that a dense kernel reads, by weight format."""
     expert_activation_bytes: Mapping[str, Number]
@@ -233,34 +225,3 @@ class StepRates:
     """The kernels for prompts of sparse attention."""
     ubatch_tokens: float = np.inf
     """Most tokens that are multiplied at once (`EngineProfile.ubatch_tokens`)."""
-
-
-def stacked_rates(values: Sequence[StepRates], index: NDArray[np.intp]) -> StepRates:
-    """Return rates whose fields are arrays over plans, gathered from the rates of single devices.
-
-    Every value must hold the same formats: plans of one network read the same kernels.
-    """
-    first = values[0]
-    return StepRates(
-        matmul={key: stacked([value.matmul[key] for value in values], index) for key in first.matmul},
-        experts={key: stacked([value.experts[key] for value in values], index) for key in first.experts},
-        attention=stacked([value.attention for value in values], index),
-        latent_attention=stacked([value.latent_attention for value in values], index),
-        linear_attention=stacked([value.linear_attention for value in values], index),
-        elementwise=stacked([value.elementwise for value in values], index),
-        link=stacked([value.link for value in values], index),
-        # devices that cannot multiply a narrow format widen the weights and read wide activations
-        activation_bytes=_gathered([value.activation_bytes for value in values], index),
-        expert_activation_bytes=_gathered([value.expert_activation_bytes for value in values], index),
-        gathered_bytes=_gathered([value.gathered_bytes for value in values], index),
-        decode_exchange=stacked([value.decode_exchange for value in values], index),
-        prefill_exchange=stacked([value.prefill_exchange for value in values], index),
-        dispatched_bytes=_gathered([value.dispatched_bytes for value in values], index),
-        sparse_prefill=stacked([value.sparse_prefill for value in values], index),
-        ubatch_tokens=first.ubatch_tokens,
-    )
-
-
-def _gathered(values: Sequence[Mapping[str, Number]], index: NDArray[np.intp]) -> dict[str, Number]:
-    """Return every entry as an array over plans."""
-    return {key: np.array([value[key] for value in values], dtype=np.float64)[index] for key in values[0]}

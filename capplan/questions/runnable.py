@@ -60,15 +60,7 @@ class Runnable:
 
 
 def models_that_run(
-    device: Device,
-    *,
-    weight_dtype: str | None = None,
-    kv_dtype: str | None = None,
-    context_tokens: int | None = None,
-    devices: int = 1,
-    host_bandwidth: float | None = None,
-    host_memory: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    device: Device, serving: ServingFlags, progress: Callable[[int, int], None] | None = None
 ) -> list[Runnable]:
     """Return the models that run on a device, each in its best quantisation: the best first, then the most parameters.
 
@@ -77,37 +69,33 @@ def models_that_run(
     Parameters
     ----------
     device : whose memory is free
-    weight_dtype : the only quantisation to try; None: all
-    kv_dtype : of the cache; None: fp16
-    context_tokens : [tokens]
-        that have to fit; None: LEAST_CONTEXT
-    devices : [-]
-        of this kind, which have layers in turn
-    host_bandwidth : [B/s]
-        of the memory of the host; None: nothing is kept there
-    host_memory : [B]
-        that weights may take there; None: as much as they need
+    serving : the only quantisation to try, else all; the dtype of the cache, else fp16; the context that has to fit, else LEAST_CONTEXT;
+        how many such devices have layers in turn; and the memory of the host, with its bandwidth, that weights may take
     progress : gets how many models were tried, and of how many
     """
-    dtypes = BY_QUALITY if weight_dtype is None else (weight_dtype.lower(),)
+    dtypes = BY_QUALITY if serving.weight_dtype is None else (serving.weight_dtype.lower(),)
     if dtypes[0] not in BY_QUALITY:
         raise unknown("weight dtype", dtypes[0], BY_QUALITY, place="--weight-dtype")
-    cache = (kv_dtype or "fp16").lower()
+    cache, context = (serving.kv_dtype or "fp16").lower(), serving.max_model_len or LEAST_CONTEXT
     if cache not in KV_DTYPES:
         raise unknown("KV dtype of llama.cpp", cache, KV_DTYPES, place="--kv-dtype")
     files = [(network, (None,)) for network in _cached(files=True)]
     networks = _one_of_each([*_cached(files=False), *shipped_networks()[0]])
     tried = [*files, *((network, _dtypes_of(network, dtypes)) for network in networks)]
+    flags = ServingFlags(
+        engine=ENGINE,
+        kv_dtype=cache,
+        max_num_seqs=1,
+        pipeline_parallel=serving.pipeline_parallel,
+        offline=True,
+    )
+    split = replace(flags, host_bandwidth=serving.host_bandwidth, host_memory=serving.host_memory)
     found = []
     for count, (network, formats) in enumerate(tried, start=1):
-        flags = ServingFlags(
-            engine=ENGINE, kv_dtype=cache, max_num_seqs=1, pipeline_parallel=devices, offline=True
-        )
-        row = _best(network, device, formats, flags, context_tokens or LEAST_CONTEXT)
-        if row is None and host_bandwidth is not None:
-            split = replace(flags, host_bandwidth=host_bandwidth, host_memory=host_memory)
+        row = _best(network, device, formats, flags, context)
+        if row is None and serving.host_bandwidth is not None:
             split_in = formats if len(formats) == 1 else (SPLIT_DTYPE,)
-            row = _best(network, device, split_in, split, context_tokens or LEAST_CONTEXT)
+            row = _best(network, device, split_in, split, context)
         found += [] if row is None else [row]
         if progress is not None:
             progress(count, len(tried))

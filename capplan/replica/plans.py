@@ -25,8 +25,8 @@ from capplan.memory.plan import MemoryPlan, memory_plan
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import WHOLE, Sharding
 from capplan.model.weight_format import kv_bytes_per_element
-from capplan.numbers import Array, Number
-from capplan.operators.device_rates import DeviceRates, device_rates
+from capplan.numbers import Array, Number, stacked
+from capplan.operators.device_rates import DeviceRates, SharedRates, device_rates
 from capplan.operators.expert_exchange import (
     dispatched_bytes,
     exchange_assumption,
@@ -36,7 +36,7 @@ from capplan.operators.expert_exchange import (
 )
 from capplan.operators.latent_attention import SparsePrefill
 from capplan.operators.matmul import sequences_with_slots
-from capplan.phases.cost import StepRates, stacked_rates, total_s
+from capplan.phases.cost import StepRates, total_s
 from capplan.phases.mixer_work import borrowed_rates
 from capplan.phases.step import token_costs
 from capplan.phases.token_work import ACTIVATION_BYTES
@@ -160,6 +160,7 @@ def step_rates(
     experts = {name: of(dense_formats[0], name) for name in expert_formats}
     every = [*dense.values(), *experts.values()]
     first, (decode, prefill) = every[0], exchange
+    shared = {each.name: getattr(first, each.name) for each in fields(SharedRates)}
     read = {name: rates.expert_activation_bytes for name, rates in experts.items()}
     ranks, reach = sharding.tensor * sharding.data, first.link.domain_devices
     halved = profile.overlapped_steps if ranks > reach else frozenset()
@@ -170,11 +171,8 @@ def step_rates(
         rates=StepRates(
             matmul={name: rates.matmul for name, rates in dense.items()},
             experts={name: rates.experts for name, rates in experts.items()},
-            attention=replace(first.attention, decode_group_exponent=profile.decode_group_exponent),
-            latent_attention=first.latent_attention,
-            linear_attention=first.linear_attention,
-            elementwise=first.elementwise,
-            link=first.link,
+            **shared
+            | {"attention": replace(first.attention, decode_group_exponent=profile.decode_group_exponent)},
             activation_bytes={name: rates.matmul_activation_bytes for name, rates in dense.items()},
             expert_activation_bytes=read,
             decode_exchange=exchange_rates(decode, device, first.link, overlapping="decode" in halved),
@@ -492,7 +490,8 @@ def plans_tables(plans: Plans) -> PlansTables:
         graph_ends(first.profile.host.graph_tokens, plans.launch),
         chunk_limits(first.network),
     )
-    rates = stacked_rates([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
+    rates = stacked([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
+    rates = replace(rates, ubatch_tokens=labelled[0].rates.ubatch_tokens)
     device = _device_tables(plans, rates, knots)
     table = with_host(device, first.profile.host, first.network, offline=first.offline)
     each = [

@@ -1,12 +1,13 @@
 """The fit finds numbers that are known because the times were made from them."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.calibrate.fit import FORMS, Fitting, copy_fit, fit_all, known_beforehand, sheet
-from capplan.calibrate.kernels.case import NO_DETAIL
+from capplan.calibrate.fit import FORMS, Fitting, arguments_of, copy_fit, fit_all, known_beforehand, sheet
 from capplan.calibrate.machine import abilities_of
 from capplan.calibrate.shapes import cases, held_out
 from capplan.readers.calibration.record import Machine, Measurement, Peaks
@@ -34,10 +35,10 @@ def made(form, dtype, numbers, noise=0.0, wild=0, seed=1):
     unseen = held_out(planned)
     result = []
     for place, case in enumerate(planned):
-        columns = {name: np.array([value]) for name, value in {**NO_DETAIL, **case.shape}.items()}
-        seconds = float(form.operators[case.operator](columns, dtype, rates)[0])
+        timed = Measurement(case.operator, dtype, case.shape, 1.0, 0.0, 5, place in unseen)
+        seconds = float(form.operators[case.operator](arguments_of([timed], dtype), rates)[0])
         seconds *= float(np.exp(noise * rng.standard_normal())) * (10.0 if place % 37 < wild else 1.0)
-        result.append(Measurement(case.operator, dtype, case.shape, seconds, 0.0, 5, place in unseen))
+        result.append(replace(timed, median_s=seconds))
     return result
 
 

@@ -12,6 +12,7 @@ from capplan.readers import local_machine
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.local_machine import ask_tool, device_here
 from capplan.report.answers.local_machine import more_here
+from capplan.scenario.flags import ServingFlags
 from tests.files import written_to
 
 GIB = 2.0**30
@@ -195,7 +196,7 @@ def test_the_best_quantisation_that_fits_is_that_of_fit_and_its_speed_that_of_es
 
     (row,) = [
         row
-        for row in models_that_run(device("rtx-3070"), weight_dtype="q6_k")
+        for row in models_that_run(device("rtx-3070"), ServingFlags(weight_dtype="q6_k"))
         if row.model == "meta-llama/Llama-3.1-8B"
     ]
     longest = ["--max-model-len", str(row.longest_context_tokens)]
@@ -227,7 +228,8 @@ def test_models_that_do_not_fit_run_with_a_part_on_the_host(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     card, host = device("rtx-3060:12gb"), {"host_bandwidth": 80e9, "host_memory": 64e9}
     alone, split, twice = (
-        models_that_run(card, weight_dtype="q4_k_m", **more) for more in ({}, host, {"devices": 2})
+        models_that_run(card, ServingFlags(weight_dtype="q4_k_m", **more))
+        for more in ({}, host, {"pipeline_parallel": 2})
     )
     names = [{row.model for row in rows} for rows in (alone, split, twice)]
     assert names[0] < names[1]

@@ -38,7 +38,8 @@ def ideal_rates(link_bytes_per_s=INF, **slow):
 
     memory = {name: value for name, value in slow.items() if name == "bytes_per_s"}
     return StepRates(
-        {"bf16": own(MATMUL), "fp8": own(MATMUL)}, {"bf16": own(EXPERTS), "fp8": own(EXPERTS)}, own(ATTENTION),
-        own(LATENT), own(LINEAR), replace(ELEMENTWISE, **memory), replace(RING, link_bytes_per_s=link_bytes_per_s),
-        {"bf16": 2.0, "fp8": 1.0}, {"bf16": 2.0, "fp8": 1.0}, {"bf16": 2.0, "fp8": 2.0},
+        matmul={"bf16": own(MATMUL), "fp8": own(MATMUL)}, experts={"bf16": own(EXPERTS), "fp8": own(EXPERTS)},
+        attention=own(ATTENTION), latent_attention=own(LATENT), linear_attention=own(LINEAR),
+        elementwise=replace(ELEMENTWISE, **memory), link=replace(RING, link_bytes_per_s=link_bytes_per_s),
+        activation_bytes={"bf16": 2.0, "fp8": 1.0}, expert_activation_bytes={"bf16": 2.0, "fp8": 1.0}, gathered_bytes={"bf16": 2.0, "fp8": 2.0},
     )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.fleet.answer import FleetAnswer
-from capplan.fleet.group import Group
+from capplan.fleet.group import PHASES, Group, Role
 from capplan.fleet.growth import Growth, growth_of
 from capplan.fleet.over_time import OverTime, RateLine, ReplicasAt
 from capplan.fleet.plan import Plan
@@ -26,7 +26,6 @@ from capplan.money.energy import (
     Energy,
     EnergyTerms,
     Servers,
-    apart,
     energy_of,
     occupied_fraction,
     servers_of,
@@ -56,47 +55,41 @@ AskedEnergy: TypeAlias = tuple[Energy | None, tuple[Assumption, ...], tuple[str,
 
 def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy:
     """Return the energy of a plan; none where the scenario does not ask for it, or the power of a device is not known."""
-    scenario, question = asked.scenario, asked.question
-    power = scenario.file.energy
+    power = asked.scenario.file.energy
     if power is None:
         return None, (), ()
-    if plan.is_mix:
-        return _energy_of_mix([asked_energy(*part) for part in parts_of(asked, plan)], plan.group_names)
     unknown = [group.layout.device.name for group in plan.groups if group.layout.device.tdp_w is None]
     if unknown:
         warning = f"the power of {unknown[0]} is not known, so its energy is left out; give chip.power in your own hardware YAML"
         return None, (), (warning,)
-    use = plan_use(plan, question)
-    energies, assumed, warnings = [], [], []
-    for group, shares in zip(plan.groups, _shares(use, plan.groups), strict=True):
-        terms, stated = _terms(power, group, scenario.prices)
-        servers = _servers(power, group, terms)
-        busy = group.busy_replicas * group.layout.devices
-        bought = sum(one.count * one.gpus for one in servers) if _named(group) else group.gpus
-        each = (group.layout.device.tdp_w or 0.0) + terms.host_watts
-        design = sum(one.count * one.watts for one in servers) if _named(group) else each * group.gpus
-        tokens = mean_tokens_per_s(question.demand, plan.responses_s)
-        energies.append(energy_of(*shares, busy, bought - busy, design, terms, tokens, servers))
+    energies, assumed = [], []
+    for (part, alone), group in zip(parts_of(asked, plan), plan.groups, strict=True):
+        terms, stated = _terms(power, group, asked.scenario.prices)
+        energies.append(_energy_of_group(part, alone, group, terms, _servers(power, group, terms)))
         assumed += stated
-        warnings += _odd(energies[-1])
-    energy = energies[0] if len(energies) == 1 else apart(energies[0], energies[1])
     if power.grid is None:
         assumed.append(Assumption("no carbon dioxide is shown: the grid is not stated", "energy.grid"))
-    return (
-        replace(energy, job_hours=job_hours(question.demand)),
-        tuple(dict.fromkeys(assumed)),
-        tuple(dict.fromkeys(warnings)),
-    )
+    names = [f"{name} pool" if name in PHASES else name for name in plan.group_names]
+    energy = energies[0] if len(energies) == 1 else together(energies, names)
+    warnings = dict.fromkeys(text for one in energies for text in _odd(one))
+    return energy, tuple(dict.fromkeys(assumed)), tuple(warnings)
 
 
-def _energy_of_mix(parts: Sequence[AskedEnergy], names: Sequence[str]) -> AskedEnergy:
-    """Return the energy of all groups of a mix; none if that of one group is not known."""
-    energies = [energy for energy, *_ in parts if energy is not None]
-    return (
-        together(energies, names) if len(energies) == len(parts) else None,
-        tuple(dict.fromkeys(item for _, assumptions, _ in parts for item in assumptions)),
-        tuple(dict.fromkeys(text for *_, warnings in parts for text in warnings)),
-    )
+def _energy_of_group(
+    asked: AskedFleet, plan: Plan, group: Group, terms: EnergyTerms, servers: tuple[Servers, ...]
+) -> Energy:
+    """Return the energy of a group under the requests that it gets; of a pool only its own phase and its own tokens count."""
+    demand = asked.question.demand
+    busy = group.busy_replicas * group.layout.devices
+    bought = sum(one.count * one.gpus for one in servers) if _named(group) else group.gpus
+    each = (group.layout.device.tdp_w or 0.0) + terms.host_watts
+    design = sum(one.count * one.watts for one in servers) if _named(group) else each * group.gpus
+    read, written = mean_tokens_per_s(demand, plan.responses_s)
+    tokens = 0.0 if group.role == "decode" else read, 0.0 if group.role == "prefill" else written
+    shares = _shares(plan_use(plan, asked.question), plan.groups)[group.role]
+    found = energy_of(*shares, busy, bought - busy, design, terms, tokens, servers)
+    phases = (row for row in found.phases if group.role == "serve" or row["phase"] in (group.role, "idle"))
+    return replace(found, phases=tuple(phases), job_hours=job_hours(demand))
 
 
 def _named(group: Group) -> bool:
@@ -194,8 +187,8 @@ def _terms(power: Power, group: Group, prices: Prices) -> tuple[EnergyTerms, lis
     return terms, assumed
 
 
-def _shares(use: PlanUse, groups: Sequence[Group]) -> list[tuple[Array, Array]]:
-    """Return of each group, by hour of the day, the share of the time that a replica prefills, and that in which it has a request.
+def _shares(use: PlanUse, groups: Sequence[Group]) -> Mapping[Role, tuple[Array, Array]]:
+    """Return by role and hour of the day the share of the time that a replica prefills, and that in which it has a request.
 
     A prefill pool has a request while it prefills, a decode pool never prefills.
     """
@@ -206,9 +199,11 @@ def _shares(use: PlanUse, groups: Sequence[Group]) -> list[tuple[Array, Array]]:
         running += rates
         peak += item.request_rate_at(use.responses_s[index])
     decoding = np.asarray(occupied_fraction(groups[-1].concurrency_per_replica * running / peak))
-    if len(groups) == 1:
-        return [(prefill, decoding)]
-    return [(prefill, np.minimum(prefill, 1.0)), (np.zeros(HOURS), decoding)]
+    return {
+        "serve": (prefill, decoding),
+        "prefill": (prefill, np.minimum(prefill, 1.0)),
+        "decode": (np.zeros(HOURS), decoding),
+    }
 
 
 def asked_growth(asked: AskedFleet, plan: Plan) -> Growth | None:

@@ -7,7 +7,6 @@ from typing import Any
 from capplan.errors import InputError
 from capplan.recorded.results.record import (
     BenchmarkResult,
-    Latency,
     RequestRecord,
     ResultValues,
     latency,
@@ -15,7 +14,7 @@ from capplan.recorded.results.record import (
     unit_seconds,
 )
 
-OF_AIPERF = {"mean": ("avg",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}
+AIPERF = "AIPerf"
 RELATIVE_MISMATCH = 0.02
 """Token counts of client and server that differ by more than this are corrected."""
 
@@ -27,7 +26,7 @@ def aiperf_summary(values: Mapping[str, Any], path: str) -> BenchmarkResult:
     used, and the latency per token and the rate are corrected by it.
     """
     document = ResultValues(path, values)
-    tool = "AIPerf" if document.text("schema_version", "aiperf_version") else "GenAI-Perf"
+    tool = AIPERF if document.text("schema_version", "aiperf_version") else "GenAI-Perf"
     document.at("request_throughput").needed("avg", tool=tool)
     counted = document.at("output_sequence_length").needed("avg", tool=tool)
     if counted <= 0:
@@ -35,9 +34,6 @@ def aiperf_summary(values: Mapping[str, Any], path: str) -> BenchmarkResult:
             f"{document.where('output_sequence_length')}.avg is 0, so this run measured no answer"
         )
     served = document.at("usage_completion_tokens").number("avg")
-    tokens_in = document.at("usage_prompt_tokens").number("avg") or document.at(
-        "input_sequence_length"
-    ).number("avg")
     notes = [] if document.values.get("is_complete", True) else ["the run is marked incomplete"]
     tokens_out, gap_ratio, rate_ratio = counted, 1.0, 1.0
     if served and abs(served / counted - 1.0) > RELATIVE_MISMATCH and served > 1.0:
@@ -46,23 +42,21 @@ def aiperf_summary(values: Mapping[str, Any], path: str) -> BenchmarkResult:
             f"the client's tokenizer counted {counted:.4g} output tokens where the server counted {served:.4g}: "
             "time per token and rates are corrected to the server's count"
         )
-    rate = document.at("output_token_throughput").number("avg")
-    ttft, e2e = _latency(document, "time_to_first_token"), _latency(document, "request_latency")
+    fields = stated(document, AIPERF)
+    rate = fields["output_tokens_per_s"]
     return BenchmarkResult(
         tool=tool,
         path=path,
         model=_model(document),
         concurrency=_concurrency(document),
         request_rate_per_s=_inputs(document, "request_rate", "rate"),
-        requests=document.at("request_count").count("avg"),
-        input_tokens=tokens_in,
         output_tokens=tokens_out,
-        ttft_s=ttft,
-        tpot_s=_latency(document, "inter_token_latency").scaled(gap_ratio),
-        e2e_s=e2e,
-        requests_per_s=document.at("request_throughput").number("avg"),
-        output_tokens_per_s=None if rate is None else rate * rate_ratio,
         notes=tuple(notes),
+        **fields
+        | {
+            "tpot_s": fields["tpot_s"].scaled(gap_ratio),
+            "output_tokens_per_s": None if rate is None else rate * rate_ratio,
+        },
     )
 
 
@@ -109,7 +103,7 @@ def aiperf_log(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
         if request.e2e_s is not None and request.ttft_s is not None and request.output_tokens > 1
     ]
     return BenchmarkResult(
-        tool="AIPerf",
+        tool=AIPERF,
         path=path,
         requests=len(log),
         input_tokens=sum(request.input_tokens for request in log) / len(log),
@@ -157,13 +151,6 @@ def _request(metrics: ResultValues, arrival_s: float) -> RequestRecord:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _latency(document: ResultValues, name: str) -> Latency:
-    metric = document.at(name)
-    if not metric.values:
-        return latency()
-    return metric.spread(unit_seconds(metric, metric.text("unit") or "ms"), OF_AIPERF)
 
 
 def _inputs(document: ResultValues, *keys: str) -> float | None:
@@ -226,87 +213,25 @@ def guidellm_report(values: Mapping[str, Any], path: str) -> list[BenchmarkResul
 
 
 def _benchmark(document: ResultValues, report: ResultValues) -> BenchmarkResult:
-    metrics = document.at("metrics")
-    if not metrics.values:
+    if not document.at("metrics").values:
         raise InputError(
             f"{document.where('metrics')} is missing, so this is not a complete result of {GUIDELLM}"
         )
-    requests = _requests(document, metrics)
-    if requests == 0:
+    fields, measured = stated(document, GUIDELLM), stated(document, "GuideLLM as measured")
+    if measured["requests"] == 0:
         raise InputError(
             f"{document.where('metrics')}: no request was successful, so this run measured nothing"
         )
-
-    def good(name: str) -> ResultValues:
-        metric = metrics.at(name)
-        return metric.at("successful") if "successful" in metric.values else metric
-
-    tokens_out = good("output_token_count").number("mean")
-    ttft, e2e = _spread(good("time_to_first_token_ms"), 1e-3), _spread(good("request_latency"), 1.0)
-    tpot = _spread(good("inter_token_latency_ms"), 1e-3)
+    tokens_out, ttft, e2e = measured["output_tokens"], fields["ttft_s"], measured["e2e_s"]
     notes = ["time_per_output_token_ms includes the first token and is not used"]
-    if tpot.mean is None and None not in (e2e.mean, ttft.mean, tokens_out) and (tokens_out or 0.0) > 1.0:
-        tpot = latency(((e2e.mean or 0.0) - (ttft.mean or 0.0)) / ((tokens_out or 2.0) - 1.0))
+    if fields["tpot_s"].mean is None and None not in (e2e.mean, ttft.mean) and (tokens_out or 0.0) > 1.0:
+        fields["tpot_s"] = latency((e2e.mean - ttft.mean) / (tokens_out - 1.0))
         notes.append("TPOT from the means of latency, TTFT and length")
-    strategy = _strategy(document)
-    concurrency = strategy.number("streams", "max_concurrency") if "rate" not in strategy.values else None
+    if fields["request_rate_per_s"] is not None or not fields["concurrency"]:
+        fields["concurrency"] = measured["concurrency"]
+    model = stated(report, "report of GuideLLM")["model"] or measured["model"]
     return BenchmarkResult(
-        tool=GUIDELLM,
-        path=document.path,
-        model=_guidellm_model(document, report),
-        concurrency=concurrency or good("request_concurrency").number("mean"),
-        request_rate_per_s=strategy.number("rate"),
-        requests=requests,
-        input_tokens=good("prompt_token_count").number("mean"),
-        output_tokens=tokens_out,
-        ttft_s=ttft,
-        tpot_s=tpot,
-        e2e_s=e2e,
-        requests_per_s=good("requests_per_second").number("mean"),
-        output_tokens_per_s=good("output_tokens_per_second").number("mean"),
-        total_tokens_per_s=good("tokens_per_second").number("mean"),
-        notes=tuple(notes),
-    )
-
-
-def _requests(document: ResultValues, metrics: ResultValues) -> int | None:
-    places = (
-        (document.at("scheduler_metrics", "requests_made"), "successful"),
-        (metrics.at("request_totals"), "successful"),
-        (document.at("request_totals"), "successful"),
-        (document.at("run_stats", "requests_made"), "successful"),
-        (metrics.at("request_latency", "successful"), "count"),
-    )
-    counts = (place.count(name) for place, name in places)
-    return next((count for count in counts if count is not None), None)
-
-
-def _strategy(document: ResultValues) -> ResultValues:
-    places = (document.at(part, "strategy") for part in ("config", "scheduler", "args"))
-    return next((place for place in places if place.values), document.at("strategy"))
-
-
-def _guidellm_model(document: ResultValues, report: ResultValues) -> str | None:
-    places = (
-        report.at("config", "spec", "backend"),
-        document.at("config", "backend"),
-        report.at("args"),
-        document.at("worker"),
-        document.at("benchmarker", "backend"),
-    )
-    return next(filter(None, (place.text("model", "backend_model") for place in places)), None)
-
-
-def _spread(metric: ResultValues, seconds: float) -> Latency:
-    ranks = metric.at("percentiles").spread(seconds, {p: (p,) for p in ("p50", "p90", "p95", "p99")})
-    mean = metric.number("mean")
-    median = metric.number("median")
-    return latency(
-        None if mean is None else mean * seconds,
-        ranks.p50 if ranks.p50 is not None else None if median is None else median * seconds,
-        ranks.p90,
-        ranks.p95,
-        ranks.p99,
+        GUIDELLM, document.path, **measured | fields | {"model": model}, notes=tuple(notes)
     )
 
 
@@ -387,7 +312,6 @@ def prometheus_result(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 
 LLMD_REPORT = "llm-d benchmark report"
-OF_LLMD = {"mean": ("mean",), "p50": ("p50",), "p90": ("p90",), "p95": ("p95",), "p99": ("p99",)}
 
 
 def llmd_report(values: Mapping[str, Any], path: str) -> BenchmarkResult:
@@ -404,14 +328,13 @@ def llmd_report(values: Mapping[str, Any], path: str) -> BenchmarkResult:
 
 
 def _first_version(document: ResultValues) -> BenchmarkResult:
-    metrics, scenario = document.at("metrics"), document.at("scenario")
+    scenario = document.at("scenario")
     hosts = _items(scenario.at("host"), "accelerator")
     engines = _items(scenario.at("platform"), "engine")
     notes = _unlike(hosts)
     roles = scenario.at("host").values.get("type")
     return BenchmarkResult(
-        **_performance(metrics, document),
-        **stated(document, "llm-d 0.1"),
+        **_run(document, "llm-d 0.1", "metrics"),
         engine=_engine(engines, "name", roles if isinstance(roles, list) else [roles]),
         engine_version=engines[0].text("version") if engines else None,
         **_split(hosts, notes),
@@ -420,7 +343,6 @@ def _first_version(document: ResultValues) -> BenchmarkResult:
 
 
 def _second_version(document: ResultValues) -> BenchmarkResult:
-    aggregate = document.at("results", "request_performance", "aggregate")
     stack = [part.at("standardized") for part in _items(document.at("scenario"), "stack")]
     engines = [part for part in stack if part.text("kind") == "inference_engine"]
     hosts = [part.at("accelerator") for part in engines]
@@ -429,8 +351,7 @@ def _second_version(document: ResultValues) -> BenchmarkResult:
     if replicas > 1:
         notes.append(f"rates are over {replicas} replicas")
     return BenchmarkResult(
-        **_performance(aggregate, document),
-        **stated(document, "llm-d 0.2"),
+        **_run(document, "llm-d 0.2", "results", "request_performance", "aggregate"),
         model=engines[0].at("model").text("name") if engines else None,
         engine=_engine(engines, "tool", [part.text("role") for part in engines]),
         engine_version=engines[0].text("tool_version") if engines else None,
@@ -446,29 +367,12 @@ def _engine(engines: list[ResultValues], key: str, roles: Sequence[object]) -> s
     return f"{name}-disagg" if name and "prefill" in roles else name
 
 
-def _performance(measured: ResultValues, document: ResultValues) -> dict[str, Any]:
-    requests, latency = measured.at("requests"), measured.at("latency")
-    total = requests.needed("total", tool=LLMD_REPORT)
-    if total == 0:
+def _run(document: ResultValues, version: str, *measured: str) -> dict[str, Any]:
+    """Return the fields that a report states in the words of its version; InputError if no request was measured."""
+    requests = document.at(*measured, "requests")
+    if requests.needed("total", tool=LLMD_REPORT) == 0:
         raise InputError(f"{requests.where('total')} is 0, so this run measured nothing")
-    return {
-        "tool": LLMD_REPORT,
-        "path": document.path,
-        "requests": round(total),
-        "ttft_s": _llmd_latency(latency, "time_to_first_token"),
-        "tpot_s": _llmd_latency(latency, "time_per_output_token"),
-        "e2e_s": _llmd_latency(latency, "request_latency"),
-    }
-
-
-def _llmd_latency(document: ResultValues, name: str) -> Latency:
-    metric = document.at(name)
-    if not metric.values:
-        return latency()
-    units = metric.text("units")
-    if units is None:
-        raise InputError(f"{metric.where('units')} is missing, so this is not a complete {LLMD_REPORT}")
-    return metric.spread(unit_seconds(metric, units), OF_LLMD)
+    return {"tool": LLMD_REPORT, "path": document.path, **stated(document, version)}
 
 
 def _items(document: ResultValues, key: str) -> list[ResultValues]:

@@ -218,13 +218,6 @@ class ResultValues:
         *keys, names = path.split("/")
         return self.at(*keys), names.split("|")
 
-    def spread(self, seconds: float, names: Mapping[str, tuple[str, ...]]) -> Latency:
-        """Return mean and percentiles under `names` (field -> keys), each times `seconds`."""
-        numbers = {field: self.number(*keys) for field, keys in names.items()}
-        return latency(
-            **{field: None if value is None else value * seconds for field, value in numbers.items()}
-        )
-
 
 @cache
 def _tools() -> dict[str, Any]:
@@ -265,8 +258,19 @@ def _latency(document: ResultValues, table: Mapping[str, Any], places: str | lis
     for statistic, written in _tools()["statistics"][table["statistics"]].items():
         paths = [written] if isinstance(written, str) else written
         value = _first(document, statistic, [path.format(*of) for path in paths])
-        found[statistic] = None if value is None else value * SECONDS_PER_UNIT[table["unit"]]
+        found[statistic] = None if value is None else value * _unit_of(document, table, of[0])
     return latency(**found)
+
+
+def _unit_of(document: ResultValues, table: Mapping[str, Any], metric: str) -> float:
+    """Return the unit of a latency in seconds: that of the tool, or the one that its metric states where the tool writes it there."""
+    if "unit_key" not in table:
+        return SECONDS_PER_UNIT[table["unit"]]
+    place = document.at(*metric.split("/"))
+    unit = place.text(table["unit_key"]) or table.get("unit")
+    if unit is None:
+        raise InputError(f"{place.where(table['unit_key'])} is missing, so this is not a complete result")
+    return unit_seconds(place, unit)
 
 
 _LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
