@@ -607,6 +607,9 @@ def several_answer(
 
 def main(arguments: Sequence[str]) -> None:
     """Fit, print the scores, and write the file unless only the scores are asked for."""
+    if not arguments or arguments[0].startswith("-"):
+        print(__doc__)
+        return
     with Path(arguments[0]).open(encoding="utf-8", newline="") as file:
         table = list(csv.DictReader(file))
     every = [found for row in table if (found := row_of(row))]

@@ -1,6 +1,7 @@
 """A replica as the command line of its engine (and YAML for TensorRT-LLM), only with options that the version knows; and command lines read back."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +21,7 @@ from capplan.deploy.engine_options import (
     sglang_drafts,
     vllm_drafts,
 )
-from capplan.deploy.launch_words import LaunchWords, leaves, options_of, yaml_of
+from capplan.deploy.launch_words import NOT_STATED, LaunchWords, leaves, options_of, yaml_of
 from capplan.deploy.llamacpp import model_of, server_words, spelled_out, with_its_options
 from capplan.deploy.replica_launch import (
     DTYPE_WORDS,
@@ -37,7 +38,7 @@ from capplan.deploy.replica_launch import (
     weight_dtype,
 )
 from capplan.deploy.shell import Started, one_engine
-from capplan.engine.lookup import profile
+from capplan.engine.lookup import profile, version_key
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.numbers import GIB
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
@@ -434,8 +435,9 @@ def launch_of_words(
     else:
         model = read.said.pop("model", None) or read.model
     if model is None:
+        elsewhere = "".join(f"\n  {line}" for line in read.unmodelled if line.startswith("--config "))
         raise InputError(
-            f"{place}: names no model; write it behind the program, e.g. {_EXAMPLES[started.engine]}"
+            f"{place}: names no model; write it behind the program, e.g. {_EXAMPLES[started.engine]}{elsewhere}"
         )
     launch = _with(ReplicaLaunch(started.engine, version or started.version, model), read, place)
     if started.engine == LLAMACPP:
@@ -447,11 +449,12 @@ def launch_of_words(
     assumed = read.assumptions()
     if read.unmodelled and not ignore_unmodelled:
         raise InputError(not_modelled(place, read.unmodelled))
-    assumed += [LEFT_OUT.format(line) for line in read.unmodelled]
+    assumed += [(DEFAULTED if NOT_STATED in line else LEFT_OUT).format(line) for line in read.unmodelled]
     unread = dict.fromkeys((*started.variables, *read.unread))
     return replace(launch, unread=tuple(unread), assumed=tuple(assumed))
 
 
+DEFAULTED = "estimated as the engine is by default: {}"
 LEFT_OUT = "estimated without what is not modelled: {}"
 WHOLE_TOWERS = "holds the whole vision tower on every GPU"
 
@@ -459,12 +462,13 @@ WHOLE_TOWERS = "holds the whole vision tower on every GPU"
 def not_modelled(place: str, lines: Sequence[str]) -> str:
     """Return the error for all that a command says and is not modelled."""
     if len(lines) == 1:
-        which = "" if "not modelled" in lines[0] else ", which is not modelled"
+        which = "" if "not modelled" in lines[0] or NOT_STATED in lines[0] else ", which is not modelled"
         return (
             f"{place}: {lines[0]}{which}\n  leave it out to estimate without it, or add --ignore-unmodelled"
         )
     listed = "".join(f"\n  {line}" for line in lines)
-    return f"{place}: {len(lines)} parts are not modelled{listed}\n  leave them out to estimate without them, or add --ignore-unmodelled"
+    what = "not modelled or not stated" if NOT_STATED in listed else "not modelled"
+    return f"{place}: {len(lines)} parts are {what}{listed}\n  leave them out to estimate without them, or add --ignore-unmodelled"
 
 
 _EXAMPLES = {
@@ -489,11 +493,7 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     counts: dict[str, Any] = {key: count(said[key], name(key), place) for key in _COUNTS if key in said}
     if "revision" in said:
         Revision().check(said["revision"], f"{place}: {name('revision')}")
-    for key in ("most_graphs", "most_decode_graphs"):
-        if key in said:
-            counts["cuda_graphs"] = count(said[key], name(key), place)
-    if "eager" in said:
-        counts["cuda_graphs"] = 0
+    counts["cuda_graphs"] = _graphs_of(launch, read, name, place)
     launch = replace(launch, **counts, revision=said.get("revision"))
     if "memory_fraction" in said:
         launch = replace(
@@ -513,6 +513,32 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     if launch.engine == "vllm":
         return _of_vllm(launch, read, place)
     return launch
+
+
+def _graphs_of(
+    launch: ReplicaLaunch, read: LaunchWords, name: Callable[[str], str], place: str
+) -> int | None:
+    """Return the largest step that runs as a CUDA graph, 0 where none does; None where the options do not say."""
+    said = read.said
+    if "eager" in said:
+        before = launch.version and (version_key(launch.version) or (0,)) < (0, 12, 0)
+        if not (said["eager"] and before):
+            return 0
+        read.unmodelled.append(f"{said['eager']} sets how much is compiled before vllm 0.12.0")
+        return None
+    for key in ("most_decode_graphs", "most_graphs"):
+        if key in said:
+            return count(said[key], name(key), place)
+    if "graph_sizes" in said:
+        sizes = name("graph_sizes")
+        read.assumed["steps between the captured sizes take the time of their own size"] = [sizes]
+        return _largest_graph(said["graph_sizes"], sizes, place)
+    return None
+
+
+def _largest_graph(text: str, name: str, place: str) -> int:
+    """Return the largest of the sizes of step that are captured, which stand apart or as a list."""
+    return max(count(size, name, place) for size in re.findall(r"[^\s,\[\]]+", text) or [text])
 
 
 def _takes_whole_prompts(engine: str, read: LaunchWords, name: Callable[[str], str]) -> bool:
@@ -632,6 +658,8 @@ def _of_sglang(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaL
         launch = replace(launch, **{key: total and total // groups})
     if "expert_switch" in said and "expert_parallel" not in said:
         launch = replace(launch, expert_parallel=launch.tensor_parallel * groups)
+    if said.get("host_cache") == "0":  # the ratio counts then
+        del said["host_cache"]
     if "host_cache" in said:
         launch = replace(
             launch,
@@ -699,11 +727,13 @@ def _captured(values: dict[str, Any], place: str, *, drafts: bool) -> int | None
     if graphs is None:
         del values["cuda_graph_config"]
         return 0
-    if drafts or not isinstance(graphs, dict) or "max_batch_size" not in graphs:
+    if drafts or not isinstance(graphs, dict):
         return None
-    most = graphs["max_batch_size"]
-    values["cuda_graph_config"] = {key: one for key, one in graphs.items() if key != "max_batch_size"}
-    return count(str(most), "cuda_graph_config.max_batch_size", place)
+    key = next((key for key in ("batch_sizes", "max_batch_size") if key in graphs), None)
+    if key is None:
+        return None
+    values["cuda_graph_config"] = {name: one for name, one in graphs.items() if name != key}
+    return _largest_graph(str(graphs[key]), f"cuda_graph_config.{key}", place)
 
 
 def _with_cache(

@@ -17,6 +17,7 @@ from capplan.deploy.command_line import (
 )
 from capplan.deploy.manifests import Deployed, deployed_engines
 from capplan.deploy.replica_launch import ReplicaLaunch
+from capplan.deploy.shell import engines_started
 from capplan.errors import InputError, nearest, unknown
 from capplan.model.network import LoraTerms
 from capplan.numbers import GIB
@@ -156,6 +157,8 @@ def _script(text: str, path: Path) -> str | None:
     """Return the script of a file that starts an engine, of a page its blocks of code; None for a file that starts none."""
     records = path.suffix in _RECORDS or text.lstrip().startswith(("{", "[", "# HELP", "# TYPE"))
     if records or not any(word in text for word in _SCRIPTS) or _is_dockerfile(text):
+        return None
+    if path.suffix in (".yaml", ".yml") and not engines_started(text, path.name):
         return None
     return "\n".join(_CODE_BLOCK.findall(text)) if path.suffix == ".md" else text
 

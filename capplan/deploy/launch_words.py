@@ -35,6 +35,16 @@ class LaunchWords:
     """What is assumed -> the options instead of which it is."""
     unmodelled: list[str] = field(default_factory=list)
 
+    def state(self, key: str, name: str, value: str) -> None:
+        """Take the value of an option that is read, or note that it is not stated; of one that stands twice the last value counts, as engines do."""
+        if unknown := _unknown(key, value):
+            self.unmodelled.append(f"{name} is {NOT_STATED}: {value} {unknown}")
+            return
+        if self.said.get(key, value) != value:
+            first = f"{name} {self.said[key]}"
+            self.assumed.setdefault("an option that stands twice has its last value", []).append(first)
+        self.said[key] = value
+
     def judge(self, table: EngineFlags, name: str, value: str, place: str = "") -> None:
         """Note an option that is not read: that it changes nothing, what is assumed instead, or that it is not modelled.
 
@@ -90,7 +100,7 @@ def options_of(table: EngineFlags, started: Started, place: str, folder: Path) -
     names = {name: key for key, flag in table.flags.items() for name in flag.names}
     every = _every_name(table.engine)
     read, objects = LaunchWords(), dict[str, dict[str, Any]]()
-    rest = _with_config(table, list(started.words), started, place, folder)
+    rest = _with_config(read, table, started, place, folder)
     while rest:
         word = rest.pop(0)
         if word in _ARGUMENTS:
@@ -106,14 +116,7 @@ def options_of(table: EngineFlags, started: Started, place: str, folder: Path) -
                 )
             read.model = word if word.strip(".`") else read.model
             continue
-        level = re.fullmatch(r"-O(\d)", word)
-        name, equals, value = (f"--optimization-level={level[1]}" if level else word).partition("=")
-        name = _spelled(name, names, every, table)
-        key, switch = names.get(name), name in table.switches or _turned_off(name, every)
-        if not equals and not switch and not (key and table.flags[key].switch):
-            value = _values(
-                table, key, name, rest, place, known=key is not None or name.partition(".")[0] in every
-            )
+        name, key, value = _option(table, names, every, word, rest, place)
         base, dot, path = name.partition(".")
         taken = key in _OBJECTS[table.engine]
         written = _object(value, name, place, needed=taken) if not dot and (key is None or taken) else None
@@ -121,13 +124,42 @@ def options_of(table: EngineFlags, started: Started, place: str, folder: Path) -
             _merge(objects.setdefault(base, {}), path, _literal(value) if written is None else written)
         elif key is None:
             _note(read, table, names, every, name, value, place)
-        elif read.said.get(key, value) != value:
-            raise InputError(f"{place}: {name} says again what was said before; keep one")
         else:
-            read.said[key] = value
+            read.state(key, name, value)
     for base, values in objects.items():
         _read_object(read, table, names, base, values)
     return read
+
+
+def _option(
+    table: EngineFlags,
+    names: Mapping[str, str],
+    every: Collection[str],
+    word: str,
+    rest: list[str],
+    place: str,
+) -> tuple[str, str | None, str]:
+    """Return an option as the table spells it, its key and its value, which is taken from the words behind it; a switch that is false is its `--no-` form."""
+    level = re.fullmatch(r"-O(\d)", word)
+    name, equals, value = (f"--optimization-level={level[1]}" if level else word).partition("=")
+    name = _spelled(name, names, every, table)
+    key = names.get(name)
+    switch = table.flags[key].switch if key else name in table.switches or _turned_off(name, every)
+    if switch and (value or (rest and rest[0].lower() in ("true", "false"))):
+        if (value or rest.pop(0)).lower() == "false":
+            name = f"--no-{(table.flags[key].names[0] if key else name).removeprefix('--')}"
+        return name, names.get(name), ""
+    if not equals and not switch:
+        known = key is not None or name.partition(".")[0] in every
+        value = _values(table, key, name, rest, place, known=known)
+    if (
+        key is None
+        and value
+        and "." not in name
+        and (stated := names.get(f"{name}={value.lower()}")) is not None
+    ):
+        return name, stated, f"{name}={value}"
+    return name, key, value
 
 
 @cache
@@ -140,16 +172,22 @@ def _every_name(engine: str) -> frozenset[str]:
 
 
 def _with_config(
-    table: EngineFlags, arguments: list[str], started: Started, place: str, folder: Path
+    read: LaunchWords, table: EngineFlags, started: Started, place: str, folder: Path
 ) -> list[str]:
-    """Return arguments with the options of the YAML that `--config` of vLLM and SGLang names; those of the command line count first."""
-    if table.engine in ("trtllm", "llamacpp") or "--config" not in arguments[:-1]:
-        return arguments
-    at = arguments.index("--config")
-    path, kept = arguments[at + 1], arguments[:at] + arguments[at + 2 :]
+    """Return the words of a command with the options of the YAML that `--config` of vLLM and SGLang names; those of the command line count first."""
+    words = [
+        part
+        for word in started.words
+        for part in (word.split("=", 1) if word.startswith("--config=") else (word,))
+    ]
+    if table.engine in ("trtllm", "llamacpp") or "--config" not in words[:-1]:
+        return words
+    at = words.index("--config")
+    path, kept = words[at + 1], words[:at] + words[at + 2 :]
     values = yaml_of(path, started, folder, f"{table.engine} --config", place)
     if values is None:
-        return [*kept, f"--config={path}"]
+        read.unmodelled.append(f"--config {path} names a file that is not there and may hold any option")
+        return kept
     given = {word.partition("=")[0].replace("_", "-") for word in kept}
     more: list[str] = []
     for key, value in values.items():
@@ -174,6 +212,49 @@ def yaml_of(path: str, started: Started, folder: Path, what: str, place: str) ->
     else:
         return None
     return value if isinstance(value, dict) else {}
+
+
+NOT_STATED = "not stated"
+_NAMED = frozenset(
+    [
+        "model",
+        "draft",
+        "config",
+        "revision",
+        "adapter_paths",
+        "nodes",
+        "node_rank",
+        "leader",
+        "data_parallel_leader",
+        "alias",
+        "repository",
+        "repository_file",
+        "override",
+        "speculation",
+        "transfer",
+    ]
+)
+"""Keys of options whose value may be a variable: names, and objects whose keys are read one by one."""
+_UNKNOWN = re.compile(
+    r"(?P<command>\$\()|['\"]*\$\{?(?P<variable>[A-Za-z_]\w*)|(?P<argument>\$)|(?P<own><[^<>]+>|\{\{.*\}\})"
+)
+"""A value that a shell, a person or a template puts in: a command, a variable, an argument of a script, or `<N>`."""
+
+
+def _unknown(key: str, value: str) -> str:
+    """Return why the value of an option is not known, and what to do; empty where it is known, or may be any name."""
+    match = None if key in _NAMED else _UNKNOWN.search(value)
+    if match is None:
+        return ""
+    if match["command"]:
+        return "is a command, and nothing is run; write what it prints"
+    if match["variable"]:
+        return f"is a variable that nothing before it sets; write {match['variable']}=... before it"
+    return (
+        "is an argument of its script; write its value"
+        if match["argument"]
+        else "stands for a value of yours; write it"
+    )
 
 
 _MANY_DOTS = 8

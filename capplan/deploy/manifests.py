@@ -170,6 +170,8 @@ def _engines(one: _Map, place: str) -> Iterator[Deployed]:
         yield from _of_llm_service(name, spec)
     elif kind == "DynamoGraphDeployment":
         yield from _of_graph(spec, place)
+    elif kind == "VLLMRuntime":
+        yield from _of_runtime(name, spec, place)
     elif kind == "Compose file":
         yield from _of_compose(one, place)
     elif kind == "values of the vLLM production stack":
@@ -403,6 +405,31 @@ def _of_stack(spec: _Map, place: str) -> Iterator[Deployed]:
         yield from _deployed(
             str(model.get("name")), [started], _count(model.get("replicaCount")), resources, servers=servers
         )
+
+
+_IN_MODEL = ("maxModelLen", "dtype", "maxNumSeqs")
+"""Keys of the model of a VLLMRuntime that the chart has in its `vllmConfig`."""
+
+
+def _of_runtime(name: str, spec: _Map, place: str) -> Iterator[Deployed]:
+    """Yield the engine of a VLLMRuntime of the vLLM production stack, whose operator turns off what it does not state (vllmruntime_controller.go)."""
+    model, pod = _map(spec, "model"), _map(spec, "deploymentConfig")
+    asked, image = _map(pod, "resources"), _text(_map(pod, "image").get("name"))
+    off = {"enableChunkedPrefill": False, "enablePrefixCaching": False}
+    stated = {key: model[key] for key in _IN_MODEL if key in model}
+    as_values = {
+        **model,
+        "name": name,
+        "vllmConfig": {**off, **_map(spec, "vllmConfig"), **stated},
+        "lmcacheConfig": _map(spec, "lmCacheConfig"),
+        "repository": image.partition(":")[0],
+        "tag": image.partition(":")[2],
+        "replicaCount": pod.get("replicas"),
+        "requestCPU": asked.get("cpu"),
+        "requestMemory": asked.get("memory"),
+        **({"requestGPU": asked["gpu"]} if "gpu" in asked else {}),
+    }
+    yield from _of_stack({"modelSpec": [as_values]}, place)
 
 
 def _switched(name: str, value: object) -> str:

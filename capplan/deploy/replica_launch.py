@@ -36,7 +36,7 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)([kKmMgG]?)")
 _MULTIPLES = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "K": 1024, "M": 1024**2, "G": 1024**3}
 _KV_FORMATS = {
     word: name for words in KV_WORDS.values() for name, word in words.items()
-} | {"half": "fp16", "fp8_e5m2": "fp8", "fp8_e4m3": "fp8"}  # fmt: skip
+} | {"half": "fp16", "fp8_e5m2": "fp8", "fp8_e4m3": "fp8", "fp8_ds_mla": "fp8"}  # fmt: skip
 
 
 def count(text: str, name: str, place: str) -> int:
@@ -48,7 +48,6 @@ def count(text: str, name: str, place: str) -> int:
     (32000, 32768)
     """
     match = _AMOUNT.fullmatch(text)
-    _refuse_variable(text, name, place)
     if match is None:
         raise InputError(
             f"{place}: {name}: {text!r} is not a whole number, e.g. 8192 or 8k; what the engine would choose has to be written out"
@@ -59,22 +58,8 @@ def count(text: str, name: str, place: str) -> int:
     return int(value)
 
 
-def _refuse_variable(text: str, name: str, place: str) -> None:
-    if "$(" in text:
-        raise InputError(
-            f"{place}: {name}: {text!r} is a command, and nothing is run\n  write what it prints"
-        )
-    if "$" in text:
-        variable = re.fullmatch(r"\$\{?(\w+)\}?", text)
-        before = f", or set it before: {variable[1]}=..." if variable else ""
-        raise InputError(
-            f"{place}: {name}: {text!r} is a variable that nothing before it sets\n  write its value{before}"
-        )
-
-
 def amount(text: str, name: str, place: str, most: float = 1e9) -> float:
     """Return a number above zero; InputError where it is none, or above the most that is allowed."""
-    _refuse_variable(text, name, place)
     try:
         value = float(text)
     except ValueError:
@@ -95,12 +80,55 @@ def kv_format(text: str, name: str, place: str) -> str | None:
     return _KV_FORMATS[text]
 
 
+_FP8_WHEN_LOADED = ("fp8", "w8a8_fp8", "ptpc_fp8")
+"""Quantisations that make fp8 of 16 bits when a checkpoint is loaded, or read one in fp8."""
+_PUBLISHED_IN = frozenset(
+    (
+        "none",
+        "auto",
+        "aqlm",
+        "auto-round",
+        "awq",
+        "awq-marlin",
+        "bitblas",
+        "compressed-tensors",
+        "cpu-awq",
+        "fbgemm-fp8",
+        "gguf",
+        "gptq",
+        "gptq-bitblas",
+        "gptq-marlin",
+        "gptq-marlin-24",
+        "hqq",
+        "inc",
+        "ipex",
+        "marlin",
+        "modelopt",
+        "modelopt-fp4",
+        "modelopt-fp8",
+        "modelopt-mixed",
+        "modelopt-mxfp8",
+        "moe-wna16",
+        "mxfp4",
+        "mxfp8",
+        "nvfp4",
+        "petit-nvfp4",
+        "qoq",
+        "qqq",
+        "quark",
+        "quark-int4fp8-moe",
+        "w4afp8",
+    )
+)
+"""Quantisations that a checkpoint is published in, whose config says the rest."""
+
+
 def weight_dtype(said: Mapping[str, str], place: str) -> str | None:
     """Return the dtype that the engine makes of the checkpoint; a format that a checkpoint is published in is read from its config."""
     quantization, dtype = said.get("quantization"), said.get("dtype", "auto")
-    if quantization == "fp8":
+    if quantization in _FP8_WHEN_LOADED:
         return "fp8"
-    if quantization in ("bitsandbytes", "torchao", "experts_int8", "w8a8_int8", "rtn"):
+    if quantization is not None and quantization.lower().replace("_", "-") not in _PUBLISHED_IN:
         raise NotModelledError(f"{place}: --quantization {quantization} makes weights that are not modelled")
     spelled = {word: name for name, word in DTYPE_WORDS.items()} | {"half": "fp16"}
     if quantization is None and dtype in spelled:

@@ -34,6 +34,8 @@ _TAGGED = re.compile(
     r"(?:docker\.io/)?(?:vllm/vllm-openai[\w.-]*|lmsysorg/sglang|nvcr\.io/nvidia/tensorrt-llm/release):v?(\d+\.\d+(?:\.\d+)?)"
 )
 """Images whose tag is the version of the engine."""
+_PROMPT = re.compile(r"\A(?:\([\w.-]+\) )?[$>%] ")
+"""What a terminal shows before a command, which people paste with it."""
 _LONGEST = 65_536
 """Most letters of a script, and of the values of its variables where they stand in it."""
 _DEEPEST = 8
@@ -110,7 +112,7 @@ def engines_started(
         return []
     if len(text) > _LONGEST:
         raise InputError(f"{place}: is longer than {_LONGEST:,} letters; give the command of the engine")
-    script = _Script(text.strip().removeprefix("$ "), place, values)
+    script = _Script(_PROMPT.sub("", text.strip()), place, values)
     found = [engine for words in script.commands() for engine in _started(words, place, values, depth)]
     if not found:  # a script may keep its command in a variable
         kept = [word for words in script.values() for word in words if " " in word]
@@ -400,10 +402,14 @@ def _started(
                 yield replace(each, version=each.version or version, variables=before)
             if inner:
                 return
-    if image_at is not None and _SERVES.fullmatch(command[image_at]):
+    entry = None if image_at is None else _entry_point(command[:image_at])
+    if image_at is not None and entry is not None and entry.startswith("["):
+        listed = re.findall(r'"([^"]*)"', entry)
+        for each in _started([*listed, *command[image_at + 1 :]], place, values, depth):
+            yield replace(each, version=each.version or version)
+    elif image_at is not None and _SERVES.fullmatch(command[image_at]):
         rest = command[image_at + 1 :]
         if rest and _MODULE.fullmatch(rest[0]) is None and Path(rest[0]).name not in _SHELLS:
-            entry = _entry_point(command[:image_at])
             served = rest[1:] if rest[0] == "serve" else rest
             if rest[:1] != ["bench"] and (entry is None or "vllm" in entry):
                 yield Started("vllm", version, _variables(command[:image_at]), tuple(served))

@@ -6,7 +6,7 @@ from typing import Any
 
 from capplan.engine.lookup import ENGINES
 from capplan.engine.versions import RELEASES
-from capplan.errors import unknown
+from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.hardware import device, device_names, normalised
 from capplan.readers.catalogue.models import model_rows
 from capplan.readers.catalogue.offer_terms import known_machines
@@ -158,6 +158,10 @@ def having(kind: str, rows: list[Row], word: str | None) -> list[Row]:
         for row in rows
         if any(wanted in normalised(cell) for cell in row.values() if isinstance(cell, str))
     ]
+    if not found and kind == "prices" and (named := [n for n in device_names() if normalised(n) == wanted]):
+        raise InputError(
+            f"no price of {named[0]} is public that the catalogue has\n  state yours in a scenario: prices.per_gpu_hour.{named[0]}"
+        )
     if not found or not wanted:
         names = {str(next(iter(row.values()))) for row in rows}
         raise unknown(kind.removesuffix("s"), word, names, hint=f"all of them: capplan list {kind}")

@@ -166,11 +166,25 @@ def _in_yaml(value: object) -> str:
     return str(value)
 
 
+def _unknown_key(schema: type, path: KeyPath, name: str, place: str) -> InputError:
+    """Return the error for a key that a record does not know; at the top of a file with the record that knows it."""
+    known = _known_keys(schema, path[:-1])
+    within = [
+        f"{key}{'[0]' if 'list[' in str(info.annotation) else ''}.{name}"
+        for key, info in keys_of(schema).items()
+        if len(path) == 1 and (record := record_of(info.annotation)) and name in keys_of(record)
+    ]
+    if not within:
+        return unknown("key", name, known, place=place)
+    listed = f"\n  known: {', '.join(known[:24])}, ..."
+    return InputError(f"{place}: unknown key {name!r}: did you mean {' or '.join(within[:2])}?{listed}")
+
+
 def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) -> InputError:
     kind = error["type"]
     place = document.place(path)
     if kind in _UNKNOWN_KEY:
-        return unknown("key", str(error["loc"][-1]), _known_keys(schema, path[:-1]), place=place)
+        return _unknown_key(schema, path, str(error["loc"][-1]), place)
     if kind == "unknown_name":
         named = error["ctx"]
         return unknown(named["what"], named["name"], named["known"], place=place)
@@ -204,17 +218,23 @@ def _said(schema: type, document: Document, error: ErrorDetails, path: KeyPath) 
 def _without_echoes(schema: type, document: Document, details: list[ErrorDetails]) -> list[ErrorDetails]:
     """Return the errors without those that another one explains: a second one of the same key, a missing key that is misspelt."""
     by_place = {_real_path(document.value, tuple(d["loc"])): d for d in reversed(details)}
-    misspelt = {
-        (*path[:-1], name)
-        for path, detail in by_place.items()
-        if detail["type"] in _UNKNOWN_KEY
-        for name in nearest(str(path[-1]), _known_keys(schema, path[:-1]))
-    }
+    meant = _meant(schema, document, details)
     return [
         detail
         for path, detail in reversed(by_place.items())
-        if not (detail["type"] == "missing" and path in misspelt)
+        if not (detail["type"] == "missing" and path in meant)
     ]
+
+
+def _meant(schema: type, document: Document, details: list[ErrorDetails]) -> tuple[KeyPath, ...]:
+    """Return the keys that unknown ones are probably misspelt for."""
+    unknown_keys = (d["loc"] for d in details if d["type"] in _UNKNOWN_KEY)
+    paths = (_real_path(document.value, tuple(loc)) for loc in unknown_keys)
+    return tuple(
+        (*path[:-1], name)
+        for path in paths
+        for name in nearest(str(path[-1]), _known_keys(schema, path[:-1]))[:1]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,6 +243,8 @@ class Mistakes:
 
     errors: tuple[InputError, ...]
     paths: tuple[KeyPath, ...]
+    meant: tuple[KeyPath, ...] = ()
+    """Keys that unknown ones are probably misspelt for."""
 
 
 @cache
@@ -250,6 +272,7 @@ def checked(schema: type[T], document: Document) -> T | Mistakes:
         return Mistakes(
             tuple(_mistake(schema, document, detail) for detail in details),
             tuple(_real_path(document.value, tuple(detail["loc"])) for detail in details),
+            _meant(schema, document, details),
         )
     except (OverflowError, RecursionError) as error:
         raise InputError(f"{document.name}: holds a number that is out of range ({error})") from None

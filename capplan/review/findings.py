@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import date as day
 from math import inf
 from typing import Any, Literal
 
@@ -10,12 +11,14 @@ from capplan.fleet.answer import CLEARLY_SURER, SMALL_EXTRA, FleetAnswer
 from capplan.fleet.plan import Plan
 from capplan.fleet.review import PlanDetail, target_margins
 from capplan.hardware.device import Source
+from capplan.keys import first_day
 from capplan.money.ledger import total_usd
 from capplan.money.price import HOURS_PER_MONTH, TERM_YEARS
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.energy import Outlook, outlook_of
 from capplan.questions.plans.facts import details_of
 from capplan.questions.sensitivity import Sensitivity, sensitivity_of
+from capplan.readers.catalogue.prices import records_of
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet import decision_tables, groups_tables
 from capplan.report.answers.fleet_money import class_texts, mix_usd_per_month, paid_usd
@@ -39,6 +42,7 @@ from capplan.report.answers.order import ordered_texts, owned_texts
 from capplan.report.answers.waterfall import waterfall_tables
 from capplan.report.charts.of_answers import Chart, amount_text, certainty_chart, waterfall_chart
 from capplan.report.screen_units import shown_money
+from capplan.scenario.scenario_file import Scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +140,20 @@ def findings(
         found,
         margins=tuple(target_margins(plan, asked.question) for plan in found.plans),
         details=details_of(asked, chosen) if chosen else (),
-        outlook=outlook_of(asked, answer),
+        outlook=outlook_of(asked, answer, _page_day(asked.scenario, date)),
         sensitivity=sensitivity_of(asked, answer, others=others),
         date=date,
         author=author,
         levers=levers,
     )
+
+
+def _page_day(scenario: Scenario, date: str | None) -> day | None:
+    """Return the day that the prices of a page are judged old by: the one of the page, else that of the newest offer, so that the same inputs give the same page."""
+    if date is not None:
+        return day.fromisoformat(date)
+    days = (first_day(record.date) for record in records_of(scenario)[0] if record.date)
+    return max(days, default=None)
 
 
 def anchor(title: str) -> str:

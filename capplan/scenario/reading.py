@@ -289,7 +289,11 @@ def scenario_record(document: Document, folder: Path) -> tuple[ScenarioFile, Rea
     if not isinstance(outcome, Mistakes):
         return outcome, Reading(document, folder, list(document.assumed))
     reading = Reading(
-        document, folder, list(document.assumed), mistakes=list(outcome.errors), broken=outcome.paths
+        document,
+        folder,
+        list(document.assumed),
+        mistakes=list(outcome.errors),
+        broken=(*outcome.paths, *outcome.meant),
     )
     rest, paths = deepcopy(document.value), outcome.paths
     for _ in range(_MOST_ROUNDS):

@@ -119,7 +119,7 @@ def test_what_a_price_rests_on_is_said(name, basis, said):
 
 
 def test_an_estimate_is_used_only_where_nobody_lists_a_price():
-    chosen = choose_price(RECORDS, "mi300x", Prices(commitment="reserved"))
+    chosen = choose_price(RECORDS, "gb300", Prices(commitment="reserved"))
     assert (chosen.basis, chosen.estimated) == ("an estimate", True)
     assert "(an estimate): SemiAnalysis estimate" in chosen.assumption.what
     assert "an estimate is used" in chosen.warning
@@ -270,3 +270,20 @@ def test_a_newer_list_names_other_contexts_and_models_that_the_catalogue_lacks()
     )
     assert "context" not in remarks.get("xai/grok-4.7", "")
     assert remarks["openai/gpt-newest"].startswith("new in")
+
+
+@pytest.mark.parametrize("name", ["tpu7x", "trainium3", "gaudi3", "gb10"])
+def test_a_device_without_a_public_price_says_so(capplan, name):
+    said = capplan.refused("list", "prices", name)
+    assert f"no price of {device(name).name} is public that the catalogue has" in said
+    assert f"prices.per_gpu_hour.{device(name).name}" in said
+
+
+def test_prices_of_amd_are_those_of_the_providers_pages():
+    """DigitalOcean and TensorWave on 2026-07-31, Hot Aisle on 2026-07-14: contracts are no on-demand prices."""
+    found = {(r.device, r.provider, r.commitment): r.usd_per_hour for r in RECORDS}
+    assert found["mi300x", "Hot Aisle", "on-demand"] == 2.99
+    assert found["mi300x", "DigitalOcean", "reserved-1y"] == 1.91
+    assert found["mi300x", "TensorWave", "reserved"] == 1.71
+    assert found["mi355x", "OCI", "on-demand"] == 8.6
+    assert found["gb300", "OCI", "on-demand"] == 18.0

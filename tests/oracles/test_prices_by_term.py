@@ -87,6 +87,19 @@ def test_a_price_over_90_days_old_says_so(capplan, priced):
     title = "Public prices by term (over 90 days old: l4 reserved-3y; no date: l4 owned)"
     for words in (("fleet", "--full"), ("bill",)):
         assert title in capplan(words[0], path, "--offline", *words[1:]).out
+    page = ("report", path, "--offline", "--format", "markdown")
+    assert title in capplan(*page, "--date", str(current_day())).out
+
+
+def test_a_page_without_a_day_judges_prices_by_the_newest_one(capplan, priced):
+    """The clock is not printed on a page, so the same inputs give the same page."""
+    path = priced(
+        ("A", "on-demand", 4.0, "2020-06-01", "list"), ("index", "reserved-1y", 2.0, "2020-01-01", "list")
+    )
+    page = ("report", path, "--offline", "--format", "markdown")
+    title = "Public prices by term (over 90 days old: l4 "
+    assert f"{title}reserved-1y)" in capplan(*page).out
+    assert f"{title}on-demand, l4 reserved-1y)" in capplan(*page, "--date", "2021-01-01").out
 
 
 def test_a_slice_counts_by_a_discount_only_where_its_gpu_does(capplan, priced):

@@ -68,7 +68,7 @@ def test_public_lines_are_read_as_they_say_or_refused_with_the_reason():
 def test_most_lines_that_say_all_they_need_are_read(held_out):
     """Lines with variables that nothing sets, without a model or a file, and of other programs say less."""
     less = re.compile(
-        r"is a variable|names no model|no such file|--omni|is no JSON object|starts no engine|starts \d engines|is not a whole number"
+        r"is a variable|names no model|no such file|a file that is not there|--omni|Diffusion|is no JSON object|starts no engine|starts \d engines|is not a whole number"
     )
     whole = [
         row
@@ -173,6 +173,7 @@ def test_whole_prompts_of_sglang_share_the_step_that_it_takes_by_default():
     [
         ("{max_batch_size: 64}", "", 64),
         ("{enable_padding: true}", "", None),
+        ("{batch_sizes: [1, 2, 32]}", "", 32),
         ("null", "", 0),
         (
             "{max_batch_size: 64}",
@@ -202,6 +203,14 @@ def test_graphs_of_tensorrt_are_those_of_its_yaml(graphs, drafts, read):
         ("vllm serve o/n --max-cudagraph-capture-size 64", 64),
         ("sglang serve --model-path o/n --disable-cuda-graph", 0),
         ("sglang serve --model-path o/n --cuda-graph-max-bs 160", 160),
+        ("sglang serve --model-path o/n --cuda-graph-bs 1 2 64", 64),
+        ("sglang serve --model-path o/n --cuda-graph-bs 1 2 64 --cuda-graph-max-bs 16", 16),
+        ("vllm serve o/n --cudagraph-capture-sizes 1 2 8", 8),
+        ("""vllm serve o/n -cc '{"cudagraph_capture_sizes": [1, 2, 8]}'""", 8),
+        ("vllm serve o/n -O0", 0),
+        ("docker run vllm/vllm-openai:v0.14.0 o/n -O0", 0),
+        ("vllm serve o/n --enforce-eager=False", None),
+        ("vllm serve o/n --enforce-eager true", 0),
     ],
 )
 def test_a_line_says_which_steps_run_as_cuda_graphs(line, read):
@@ -221,3 +230,88 @@ def test_a_client_behind_the_program_of_an_image_starts_no_engine():
         1
     ]
     assert "starts no engine that is known" in refusal
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (
+            "$TP",
+            "--max-num-seqs is not stated: $TP is a variable that nothing before it sets; write TP=... before it",
+        ),
+        ("${TP:?}", "write TP=... before it"),
+        ("$7", "$7 is an argument of its script; write its value"),
+        ("$(nproc)", "$(nproc) is a command, and nothing is run; write what it prints"),
+        ("'<N>'", "<N> stands for a value of yours; write it"),
+        ("'{{ n }}'", "{{ n }} stands for a value of yours; write it"),
+    ],
+)
+def test_a_value_that_is_not_stated_is_the_default_of_the_engine_where_people_say_so(value, why):
+    """It is named together with all that is not modelled, so that one answer says everything to be written."""
+    line = f"vllm serve o/n --max-num-seqs {value} --omni -tp 2"
+    _, refusal = read_or_refused(line)
+    assert "2 parts are not modelled or not stated" in refusal
+    assert why in refusal
+    launch = read_command_line(line, ignore_unmodelled=True)
+    assert (launch.max_num_seqs, launch.tensor_parallel) == (None, 2)
+    assert launch.assumed[0].startswith("estimated as the engine is by default: --max-num-seqs is not stated")
+
+
+@pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("--enable-chunked-prefill=False", {"chunked_prefill": False}),
+        ("--enable-chunked-prefill False", {"chunked_prefill": False}),
+        ("--enable-prefix-caching=false", {"prefix_caching": False}),
+        ("-tp 2 -ep=false", {"tensor_parallel": 2}),
+        ("-tp 2 --enable-expert-parallel true", {"tensor_parallel": 2, "expert_parallel": 2}),
+        ("--kv-cache-dtype fp8_ds_mla", {"kv_dtype": "fp8"}),
+        ("--quantization ptpc_fp8", {"weight_dtype": "fp8"}),
+        ("--quantization awq_marlin", {}),
+        ("--decode-context-parallel-size 1 --num-scheduler-steps 1", {}),
+        (
+            "--max-num-seqs 4 --max-num-seqs 8",
+            {"max_num_seqs": 8, "assumed": ["an option that stands twice has its last value"]},
+        ),
+    ],
+)
+def test_values_of_switches_and_defaults_are_read(words, read):
+    found, refusal = read_or_refused(f"vllm serve o/n {words}")
+    assert refusal == ""
+    assert found == {"engine": "vllm", "version": None, "model": "o/n"} | read
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (
+            "vllm serve o/n --quantization sym_int4",
+            "--quantization sym_int4 makes weights that are not modelled",
+        ),
+        ("docker run vllm/vllm-openai:v0.11.0 o/n -O0", "sets how much is compiled before vllm 0.12.0"),
+        (
+            "vllm serve --config=x.yaml",
+            "names no model; write it behind the program, e.g. vllm serve OWNER/NAME\n  --config x.yaml names a file that is not there",
+        ),
+        (
+            "sglang serve --model-path o/n --num-gpus 2 --ulysses-degree 2",
+            "serves images or video by SGLang Diffusion",
+        ),
+        (
+            """docker run --entrypoint='["bash"]' vllm/vllm-openai:v0.14.0 -c ls""",
+            "starts no engine that is known",
+        ),
+    ],
+)
+def test_what_is_not_read_says_why(line, why):
+    assert why in read_or_refused(line)[1]
+
+
+def test_a_terminal_and_an_entry_point_around_a_command_change_nothing_of_it():
+    plain = differing(read_command_line("vllm serve o/n -tp 2"))
+    for line in (
+        "> vllm serve o/n -tp 2",
+        "(venv) $ vllm serve o/n -tp 2",
+        """podman run --entrypoint='["vllm", "serve"]' IMAGE o/n -tp 2""",
+    ):
+        assert differing(read_command_line(line)) == plain

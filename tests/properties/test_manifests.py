@@ -160,6 +160,7 @@ NOT_SOURCES = {
     "a config.json": ("config.json", '{"model_type": "qwen3", "architectures": ["A"]}', "is the config.json of a model"),
     "a Dockerfile": ("Dockerfile", "FROM vllm/vllm-openai\nCMD vllm serve o/n\n", "is a Dockerfile"),
     "a page": ("notes.md", "# Notes\nnothing\n", "is a md file in which no engine is started"),
+    "YAML that names an image": ("values.yaml", "# Defaults\nimages:\n  default: vllm/vllm-openai:v0.14.0\n", "is a yaml file in which no engine is started"),
     "other YAML": ("other.yaml", "a: 1\nb: 2\n", "is a yaml file in which no engine is started"),
 }  # fmt: skip
 

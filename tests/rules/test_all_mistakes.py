@@ -83,6 +83,30 @@ def test_one_mistake_keeps_its_further_lines(number, tmp_path):
         assert lines[1].startswith("  known: ")
 
 
+@pytest.mark.parametrize(
+    ("key", "misspelt"),
+    [
+        ("request_rate", "rps"),
+        ("request_rate", "qps"),
+        ("input_tokens", "prompt_tokens"),
+        ("input_tokens", "isl"),
+        ("output_tokens", "completion_tokens"),
+        ("output_tokens", "osl"),
+    ],
+)
+def test_a_misspelt_key_of_traffic_is_all_that_is_said(key, misspelt, tmp_path):
+    said = said_of(CHAT.replace(f"{key}:", f"{misspelt}:", 1), tmp_path / "s.yaml")
+    assert f"unknown key {misspelt!r}: did you mean {key!r}?" in said[0]
+    assert not any("missing" in line or "none given" in line for line in said)
+
+
+def test_a_key_at_the_wrong_level_names_the_right_one(tmp_path):
+    text = CHAT + "hardware: [h100-sxm]\nttft_p95: 1 s\nrequest_rate: 3 req/s\n"
+    said = said_of(text, tmp_path / "s.yaml")
+    for meant in ("fleet.hardware", "slo.ttft_p95", "traffic[0].request_rate"):
+        assert any(f"did you mean {meant}?" in line for line in said)
+
+
 def test_a_misspelt_key_is_not_missing_as_well(tmp_path):
     text = CHAT.replace("model: meta", "modle: meta").replace("headroom: 20 %", "headroom: 2")
     first, second = said_of(text, tmp_path / "s.yaml")
