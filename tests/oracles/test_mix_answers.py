@@ -10,7 +10,6 @@ import pytest
 from capplan.cli.main import main
 from capplan.explain.plans import Planned
 from capplan.explain.printed import printed
-from capplan.explain.subject import Explained
 from capplan.questions.fleet import asked_fleet, part_of
 from capplan.questions.plans.plan_file import answered, asked_of_plan
 from capplan.questions.plans.plan_verification import planned
@@ -57,21 +56,6 @@ def alone(tmp_path_factory):
     return folder / "plan.json"
 
 
-@pytest.mark.long
-def test_every_number_of_a_mix_is_explained_as_it_is_printed(plan):
-    of_plan = Planned(*answered(plan, None, offline=True))
-    numbers = printed(of_plan, None)
-    assert {"ttft_s.p95", "groups[0].replicas", "groups[1].requests.request_fraction"} <= numbers.keys()
-    for name, value in numbers.items():
-        item = printed(of_plan, name)
-        assert isinstance(item, Explained)
-        assert (item.quantity, item.value) == (name, pytest.approx(value)), name
-        for given in item.inputs:
-            if given.source.startswith("explain "):
-                path = given.source.removeprefix("explain ").split(",")[0].split(";")[0].split()[0]
-                assert printed(of_plan, path), (name, path)
-
-
 def test_a_group_is_explained_like_the_fleet_of_its_requests(plan, alone):
     mixed, single = (Planned(*answered(path, None, offline=True)) for path in (plan, alone))
     for name in ("ttft_s.p95", "tpot_s.mean", "request_rate_limit_per_replica", "kv_bytes_per_token", "usd_per_month"):  # fmt: skip
@@ -80,23 +64,27 @@ def test_a_group_is_explained_like_the_fleet_of_its_requests(plan, alone):
         assert name != "kv_bytes_per_token" or mine.value == own.value
 
 
-@pytest.mark.parametrize("group", ["bill", pytest.param("plans", marks=pytest.mark.long)])
-def test_what_follows_from_a_mix_is_explained(plan, group):
-    of_plan = Planned(*answered(plan, None, offline=True))
-    for name, value in printed(of_plan, group).items():
-        assert printed(of_plan, name).value == pytest.approx(value), name
+CURVE = ", daily_curve: office}"
+MORE = "energy: {grid: 300 g/kWh}\ngrowth: {per_month: 30 %, months: 2}\ncommitments: {reserved_1y: {discount: 30 %}}\n"
 
 
-@pytest.mark.long
-def test_the_energy_growth_and_commitments_of_a_mix_are_explained_by_its_groups(tmp_path):
-    """Every number as printed, and every input that is explained further leads to another number."""
-    curve = ", daily_curve: office}"
-    more = "energy: {grid: 300 g/kWh}\ngrowth: {per_month: 30 %, months: 2}\ncommitments: {reserved_1y: {discount: 30 %}}\n"
-    path = written(tmp_path, f"{CHAT[:-1]}{curve}, {DOCUMENTS[:-1]}{curve}", more)
+@pytest.mark.parametrize(
+    ("more", "groups"),
+    [
+        ("", ("bill",)),
+        pytest.param("", (None, "plans"), marks=pytest.mark.long),
+        pytest.param(MORE, ("energy", "growth", "commitments"), marks=pytest.mark.long),
+    ],
+)
+def test_every_number_of_a_mix_is_explained_as_it_is_printed(tmp_path, more, groups):
+    """And every input that is explained further leads to another number."""
+    path = written(
+        tmp_path, f"{CHAT[:-1]}{CURVE}, {DOCUMENTS[:-1]}{CURVE}" if more else f"{CHAT}, {DOCUMENTS}", more
+    )
     assert main(["fleet", str(path), "--offline", "-o", str(tmp_path / "plan.json")]) == 0
     of_plan = Planned(*answered(tmp_path / "plan.json", None, offline=True))
-    known = set(printed(of_plan, None))
-    for group in ("energy", "growth", "commitments"):
+    known = printed(of_plan, None)
+    for group in groups:
         numbers = printed(of_plan, group)
         assert numbers
         for name, value in numbers.items():
@@ -104,7 +92,7 @@ def test_the_energy_growth_and_commitments_of_a_mix_are_explained_by_its_groups(
             assert (item.quantity, item.value) == (name, pytest.approx(value)), name
             for given in item.inputs:
                 path = given.source.removeprefix("explain ").split(",")[0].split(";")[0].split()[0]
-                assert not given.source.startswith("explain ") or path in known | set(numbers), (name, path)
+                assert not given.source.startswith("explain ") or path in known | numbers, (name, path)
 
 
 @pytest.mark.long
@@ -215,11 +203,10 @@ def test_a_budget_counts_all_groups_of_a_mix(capplan, tmp_path):
 
 @pytest.mark.long
 def test_commitments_of_a_mix_are_those_of_its_groups(capplan, tmp_path):
-    curve = ", daily_curve: office}"
     terms = "commitments={reserved_1y: {discount: 30 %}}"
-    found = fleet(capplan, written(tmp_path, f"{CHAT[:-1]}{curve}, {DOCUMENTS[:-1]}{curve}"), "--set", terms)
+    found = fleet(capplan, written(tmp_path, f"{CHAT[:-1]}{CURVE}, {DOCUMENTS[:-1]}{CURVE}"), "--set", terms)
     parts = [
-        fleet(capplan, written(tmp_path, f"{name[:-1]}{curve}"), "--hardware", hardware, "--set", "fleet.mix=off", "--set", terms)
+        fleet(capplan, written(tmp_path, f"{name[:-1]}{CURVE}"), "--hardware", hardware, "--set", "fleet.mix=off", "--set", terms)
         for name, hardware in ((CHAT, "l4"), (DOCUMENTS, "h100-sxm"))
     ]  # fmt: skip
     assert found["chosen"]["hardware"] == "l4 + h100-sxm"

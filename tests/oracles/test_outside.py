@@ -205,20 +205,6 @@ def test_pools_have_it_too(written):
     assert (plan.replicas, plan.ttft_s) == (less.replicas, less.ttft_s)
 
 
-@pytest.mark.parametrize(
-    "quantity", ["outside.usd_per_month", "outside.seen_ttft_s.p95", "outside.mean_wait_s"]
-)
-def test_it_is_explained(result, written, quantity):
-    words = written(CHAT | {"outside": {"time": "50 ms", "usd_per_request": 0.001}})
-    plan = result("fleet", words)["chosen"]
-    value = plan
-    for key in quantity.split("."):
-        value = value[key]
-    explained = json.loads(json.dumps(result("explain", words, quantity)))
-    assert explained["value"] == pytest.approx(value)
-    assert "traffic[0].outside" in json.dumps(explained["inputs"])
-
-
 SECONDS = st.floats(0.0, 100.0)
 
 
