@@ -13,7 +13,6 @@ from capplan.money.energy import (
     energy_of,
     kwh_per_million_tokens,
     occupied_fraction,
-    phase_watts,
     servers_of,
 )
 
@@ -78,15 +77,6 @@ def test_mean_power_lies_between_idle_and_prefill_and_adds_up_by_phase(shares, b
     assert sum(phase["time_fraction"] for phase in energy.phases) == pytest.approx(1.0)
     by_phase = sum(phase["time_fraction"] * phase["watts_per_gpu"] for phase in energy.phases)
     assert energy.gpu_watts == pytest.approx(gpus * by_phase)
-
-
-@given(SHARE, st.floats(0, 1), st.floats(0.1, 10))
-def test_power_is_linear_in_watts(prefill, part, factor):
-    decode = (1 - prefill) * part
-    once = phase_watts(prefill, decode, 80.0, 420.0, 650.0)
-    assert phase_watts(prefill, decode, 80.0 * factor, 420.0 * factor, 650.0 * factor) == pytest.approx(
-        factor * once
-    )
 
 
 @given(st.integers(1, 400), st.integers(1, 16), st.floats(5e3, 2e5))

@@ -137,14 +137,6 @@ def test_nothing_outside_changes_nothing(written):
     assert plain.outside is None
 
 
-@pytest.mark.parametrize("key", ["usd_per_request", "usd_per_tool_call"])
-def test_it_is_linear_in_price_and_no_price_changes_the_plan(written, key):
-    tools = {"tool_calls": 3, "tool_time": "10 ms"}
-    plans = [chosen(written(CHAT | {"outside": tools | {key: usd}})) for usd in (0.001, 0.003)]
-    assert plans[1].outside.usd == pytest.approx(3 * plans[0].outside.usd)
-    assert (plans[0].replicas, plans[0].usd_per_month) == (plans[1].replicas, plans[1].usd_per_month)
-
-
 def test_users_come_back_later_by_as_much(written):
     users = {"name": "chat", "users": 300, "input_tokens": 400, "output_tokens": 100}
     waiting = chosen(
