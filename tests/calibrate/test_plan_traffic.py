@@ -16,6 +16,8 @@ from capplan.calibrate.endpoint.probe import Prompts, prompts_for
 from capplan.cli.main import main
 from capplan.serving.requests import Requests
 from tests.calibrate.endpoint_stub import stub
+from tests.files import written_to
+from tests.plan_files import fleet_plan
 
 FEW = np.array([32, 64, 64])
 IDS = Prompts(takes_ids=True, returns_ids=True)
@@ -99,10 +101,7 @@ traffic:
 
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("endpoint-plan")
-    (folder / "small.yaml").write_text(PLAN)
-    assert main(["fleet", str(folder / "small.yaml"), "-o", str(folder / "plan.json"), "--offline"]) == 0
-    return folder / "plan.json"
+    return fleet_plan(written_to(tmp_path_factory.mktemp("endpoint-plan") / "small.yaml", PLAN))
 
 
 def test_a_slow_replica_gets_the_traffic_of_the_plan_and_does_not_verify(capplan, plan_file):

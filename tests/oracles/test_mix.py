@@ -10,13 +10,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.cli.main import main
 from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.multiples import below_and_above, prompt_tokens, thresholds
 from capplan.workload.request_class import RequestClass
 from tests.files import written_to
-from tests.plan_files import choice
+from tests.plan_files import choice, fleet_plan
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 TWO = """name: two
@@ -174,10 +173,8 @@ def test_a_mix_is_a_plan_of_groups(capplan, saving):
 
 
 @pytest.fixture(scope="module")
-def mixed_plan(saving, tmp_path_factory):
-    plan = tmp_path_factory.mktemp("plan") / "plan.json"
-    assert main(["fleet", str(saving), "--offline", "--set", "fleet.mix=classes", "-o", str(plan)]) == 0
-    return plan
+def mixed_plan(saving):
+    return fleet_plan(saving, "--set", "fleet.mix=classes")
 
 
 @pytest.mark.long

@@ -7,7 +7,6 @@ from collections import defaultdict
 
 import pytest
 
-from capplan.cli.main import main
 from capplan.explain.plans import Planned
 from capplan.explain.printed import printed
 from capplan.questions.fleet import asked_fleet, part_of
@@ -15,7 +14,7 @@ from capplan.questions.plans.plan_file import answered, asked_of_plan
 from capplan.questions.plans.plan_verification import planned
 from capplan.scenario.scenario import read_scenario
 from tests.files import written_to
-from tests.plan_files import choice
+from tests.plan_files import choice, fleet_plan
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 CHAT = "{name: chat, request_rate: 100 req/s, input_tokens: 200, output_tokens: 60}"
@@ -42,18 +41,14 @@ def fleet(capplan, path, *words):
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     """The plan file of chats on small GPUs beside documents on large ones."""
-    folder = tmp_path_factory.mktemp("mixed")
-    assert main(["fleet", str(written(folder)), "--offline", "-o", str(folder / "plan.json")]) == 0
-    return folder / "plan.json"
+    return fleet_plan(written(tmp_path_factory.mktemp("mixed")))
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The plan file of the chats alone."""
-    folder = tmp_path_factory.mktemp("alone")
-    path = written(folder, CHAT)
-    assert main(["fleet", str(path), "--offline", "--set", "fleet.mix=off", "--hardware", "l4", "-o", str(folder / "plan.json")]) == 0  # fmt: skip
-    return folder / "plan.json"
+    path = written(tmp_path_factory.mktemp("alone"), CHAT)
+    return fleet_plan(path, "--set", "fleet.mix=off", "--hardware", "l4")
 
 
 def test_a_group_is_explained_like_the_fleet_of_its_requests(plan, alone):
@@ -81,8 +76,7 @@ def test_every_number_of_a_mix_is_explained_as_it_is_printed(tmp_path, more, gro
     path = written(
         tmp_path, f"{CHAT[:-1]}{CURVE}, {DOCUMENTS[:-1]}{CURVE}" if more else f"{CHAT}, {DOCUMENTS}", more
     )
-    assert main(["fleet", str(path), "--offline", "-o", str(tmp_path / "plan.json")]) == 0
-    of_plan = Planned(*answered(tmp_path / "plan.json", None, offline=True))
+    of_plan = Planned(*answered(fleet_plan(path), None, offline=True))
     known = printed(of_plan, None)
     for group in groups:
         numbers = printed(of_plan, group)

@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from capplan.cli.main import main
 from capplan.questions.money.actual import Costs, Difference
 from capplan.recorded.paid import read_paid
+from tests.files import written_to
+from tests.plan_files import fleet_plan
 
 SCENARIO = """name: paid
 model: meta-llama/Llama-3.1-8B-Instruct
@@ -22,10 +23,7 @@ DOLLARS = {"USD": 1.0}
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory, few_requests):
     """One machine of eight H100 at AWS, $55.04 an hour."""
-    folder = tmp_path_factory.mktemp("paid")
-    (folder / "s.yaml").write_text(SCENARIO)
-    assert main(["fleet", str(folder / "s.yaml"), "--offline", "-o", str(folder / "plan.json")]) == 0
-    return folder / "plan.json"
+    return fleet_plan(written_to(tmp_path_factory.mktemp("paid") / "s.yaml", SCENARIO))
 
 
 def order(plan):

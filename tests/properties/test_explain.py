@@ -21,12 +21,13 @@ from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import ScenarioFile
 from tests.files import written_to
 from tests.letters import symbols_of
-from tests.plan_files import plan_in
+from tests.plan_files import fleet_plan, plan_in
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
+SMALL = "tests/golden/small.yaml"
 SAMPLE = {
     Fleet(ROOT / "scenarios" / f"{name}.yaml") for name in ("energy", "growing", "support-chat", "who-pays")
 }
@@ -108,11 +109,8 @@ def test_every_number_of_a_plan_is_explained_to_the_last_digit(fleet):
 @pytest.fixture(scope="module", params=long_but(SAMPLE, FLEETS), ids=lambda fleet: fleet.name)
 def plan(request, tmp_path_factory, few_requests):
     """The path of the plan of a shipped scenario."""
-    path = tmp_path_factory.mktemp("plan") / "plan.json"
     words = [word for setting in request.param.settings for word in ("--set", setting)]
-    code = main(["fleet", str(request.param.path), *words, "-o", str(path), "--offline"])
-    assert code == 0
-    return path
+    return fleet_plan(request.param.path, *words, at=tmp_path_factory.mktemp("plan") / "plan.json")
 
 
 def stated(document, path):
@@ -242,9 +240,7 @@ def explained(capsys, *words, code=0):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory, few_requests):
-    path = tmp_path_factory.mktemp("explain") / "plan.json"
-    assert main(["fleet", str(ROOT / "tests/golden/small.yaml"), "-o", str(path), "--offline"]) == 0
-    return path
+    return fleet_plan(ROOT / SMALL, at=tmp_path_factory.mktemp("explain") / "plan.json")
 
 
 @pytest.mark.parametrize(
@@ -309,11 +305,7 @@ def test_a_bill_comes_from_what_its_plan_costs_for_the_month_or_the_job(
     """A bill of a job was said to come from the cost of a month, which it does not have, and a bill of a month from itself."""
     plan = small
     if settings:
-        plan = tmp_path / "job.json"
-        assert (
-            main(["fleet", str(ROOT / "tests/golden/small.yaml"), *settings, "-o", str(plan), "--offline"])
-            == 0
-        )
+        plan = fleet_plan(ROOT / SMALL, *settings, at=tmp_path / "job.json")
     answer = explained(capsys, plan, paid)
     (source,) = (item for item in answer["inputs"] if item["source"].startswith("explain "))
     other = source["source"].removeprefix("explain ")
@@ -329,9 +321,6 @@ def test_a_percentile_is_interpolated_between_two_requests(small, capsys):
     request = answer["steps"][0]
     waited = {item["name"]: item["value"] for item in request["inputs"]}
     assert waited["queue_s"] + waited["prefill_s"] == pytest.approx(request["value"])
-
-
-SMALL = "tests/golden/small.yaml"
 
 
 def numbers(row, name=""):

@@ -36,13 +36,6 @@ NEWEST_BUILD = engine_flags("llamacpp").releases[-1]
 NEWEST = {engine: engine_flags(engine).releases[-1] for engine in ENGINES}
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        return plan_in(tmp_path_factory.mktemp("export"))
-
-
 WHOLE_MATRICES = (None, ("o_proj",), ("q_proj", "k_proj", "v_proj"), ("o_proj", "gate_proj", "up_proj"))
 """Matrices with adapters that vLLM, too, can be told apart."""
 

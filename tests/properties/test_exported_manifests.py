@@ -13,9 +13,8 @@ from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
 from capplan.fleet.group import RoutedRequests
 from capplan.readers.plan_file import ServerRow, read_plan_file
-from tests.plan_files import plan_in, with_changes
+from tests.plan_files import with_changes
 from tests.published_fields import TABLE, kind_of, mismatch
-from tests.sweeps import size_on_few_requests
 
 PUBLISHED = json.loads(TABLE.read_text())
 LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -58,12 +57,9 @@ def unpublished(document):
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory):
+def plans(plan, tmp_path_factory):
     """Return plans of every engine and shape: one device, several servers, attention groups, a config of its own."""
     folder = tmp_path_factory.mktemp("manifests")
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        plan = plan_in(folder)
     shapes = {
         "one": {},
         "wide": {"chosen": {"tensor_parallel": 8, "pipeline_parallel": 2}},

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.money.commitments import GroupUse, Offer, cheapest_mix, mix_of
 from capplan.money.who_pays import ClassUse, PaidPool, who_pays
+from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart
@@ -44,11 +45,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan_file(path, few_requests):
-    from capplan.cli.main import main
-
-    file = path.parent / "plan.json"
-    assert main(["fleet", str(path), "--offline", "-o", str(file)]) == 0
-    return file
+    return fleet_plan(path)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from capplan.scenario.command_flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
 from tests.files import written_to
+from tests.plan_files import fleet_plan
 from tests.shipped import FLEETS, price_by_hand
 from tests.slower import made_slower
 
@@ -110,10 +111,7 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one")
-    (folder / "small.yaml").write_text(SMALL)
-    assert main(["fleet", str(folder / "small.yaml"), "-o", str(folder / "plan.json")]) == 0
-    return folder
+    return fleet_plan(written_to(tmp_path_factory.mktemp("one") / "small.yaml", SMALL)).parent
 
 
 def result_of(capsys, *words):

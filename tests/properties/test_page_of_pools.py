@@ -16,6 +16,7 @@ from capplan.review.findings import findings
 from capplan.review.levers import saved_levers
 from capplan.review.page import review_html, review_markdown, review_of
 from tests.files import written_to
+from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart
@@ -31,11 +32,7 @@ fleet:
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory, few_requests):
-    folder = tmp_path_factory.mktemp("pools")
-    (folder / "apart.yaml").write_text(SCENARIO)
-    file = folder / "plan.json"
-    assert main(["fleet", str(folder / "apart.yaml"), "--offline", "-o", str(file)]) == 0
-    return file
+    return fleet_plan(written_to(tmp_path_factory.mktemp("pools") / "apart.yaml", SCENARIO))
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,11 @@ import shlex
 import numpy as np
 import pytest
 
-from capplan.cli.main import main
 from capplan.library.simulated_fleet import SimulationRecords, simulation
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.scenario.command_flags import PlanFlags, RequestFlags
 from tests.files import written_to
-from tests.sweeps import size_on_few_requests
+from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -37,13 +36,11 @@ TRAFFIC = {
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory):
+def plans(tmp_path_factory, few_requests):
     folder = tmp_path_factory.mktemp("verified-runs")
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        for name, traffic in TRAFFIC.items():
-            path = written_to(folder / f"{name}.yaml", HEAD.format(name=name) + traffic)
-            assert main(["fleet", str(path), "-o", str(folder / f"{name}.json"), "--offline"]) == 0
+    for name, traffic in TRAFFIC.items():
+        path = written_to(folder / f"{name}.yaml", HEAD.format(name=name) + traffic)
+        fleet_plan(path, at=folder / f"{name}.json")
     return folder
 
 
