@@ -125,7 +125,7 @@ def test_a_slow_replica_gets_the_traffic_of_the_plan_and_does_not_verify(capplan
 def test_a_slow_replica_means_more_machines(capplan, plan_file):
     with stub(prompt_s=0.2, token_s=0.05) as server:
         ran = capplan(
-            "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
+            "verify-plan --plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
         )
     needed = r"no number of such replicas meets|\d+ busy replicas? on \d+ GPUs? to meet"
     said = rf"steps take [0-9.]+ times as long as predicted: ({needed}) the targets"
@@ -136,7 +136,7 @@ def test_a_slow_replica_means_more_machines(capplan, plan_file):
 def test_a_replica_that_sheds_load_is_not_compared(capplan, plan_file):
     with stub(lambda number: "busy" if number % 4 == 0 else "") as server:
         ran = capplan(
-            "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
+            "verify-plan --plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
         )
     assert ran.code == 2
     assert "requests failed: status 429" in ran.err

@@ -92,7 +92,7 @@ def planned(tmp_path_factory, few_requests):
 def bill_of(capplan, plan, month, *words):
     path = plan.with_name("focus.csv")
     ran = capplan(
-        "bill", "--plan", plan, "--offline", "--format", "json", "--focus", path, "--month", month, *words
+        "bill --plan", plan, "--offline", "--format", "json", "--focus", path, "--month", month, *words
     )
     assert ran.code == 0, ran.err
     return list(csv.DictReader(path.open())), json.loads(ran.out)["result"]

@@ -183,11 +183,11 @@ def test_odd_exports_are_refused(capplan, plan, tmp_path):
     tokens = tmp_path / "tokens.csv"
     assert capplan("bill", "--plan", plan, "--offline", "--focus", tokens, "--month", "2026-12").code == 0
     assert "line 2: is of tokens and states no hours" in capplan.refused(
-        "bill", "--plan", plan, "--actual", tokens
+        "bill --plan", plan, "--actual", tokens
     )
     euros = focus_file(tmp_path, {"BillingCurrency": "EUR", "PricingQuantity": 1, "EffectiveCost": 1})
     assert "line 2: is in EUR; give the scenario that currency" in capplan.refused(
-        "bill", "--plan", plan, "--actual", euros
+        "bill --plan", plan, "--actual", euros
     )
     said = capplan.refused("bill", "--plan", plan, "--actual", euros, "--month", "2026-12")
     assert "--month: is of a bill of the plan, and --actual has its own months" in said

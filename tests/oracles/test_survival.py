@@ -198,6 +198,15 @@ def test_availability_is_that_of_a_simulation(machines, busy):
     assert found.month_probability == pytest.approx(month, abs=0.025)
 
 
+@given(st.integers(1, 30), st.integers(1, 4), st.integers(0, 5), st.floats(1e-9, 1e-5))
+def test_one_machine_more_never_makes_a_plan_less_available(count, each, extra, rate):
+    busy = max(1, (count - extra) * each)
+    few = availability([Machines(count, each, rate)], min(busy, count * each), 86400.0)
+    more = availability([Machines(count + 1, each, rate)], min(busy, count * each), 86400.0)
+    assert few.time_fraction <= more.time_fraction + 1e-12
+    assert few.month_probability <= few.time_fraction + 1e-12
+
+
 def test_a_server_of_eight_fails_as_often_as_published():
     """419 interruptions of 2,048 servers in 54 days: one in 264 days; a machine of one GPU keeps those that no GPU causes."""
     assert 1.0 / failures_per_s(8) / 86400.0 == pytest.approx(2048 * 54 / 419)

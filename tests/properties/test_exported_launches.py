@@ -200,14 +200,14 @@ def flags_of(words):
 
 def test_ollama_and_lm_studio_get_what_they_have_words_for(capplan):
     dense = capplan(
-        "export", "--model", "llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "ollama"
+        "export --model llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "ollama"
     ).out
     layers = int(re.search(r"PARAMETER num_gpu (\d+)", dense)[1])
     assert "FROM ./Llama-3.1-70B-Q4_K_M.gguf" in dense
     assert "PARAMETER num_ctx 8192" in dense
     command = read_command_line(
         capplan(
-            "export", "--model", "llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "llamacpp"
+            "export --model llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "llamacpp"
         ).out
     )
     assert command.gpu_layers == layers
