@@ -109,20 +109,6 @@ def fleet(capplan, path, *words):
     return capplan.result("fleet", path, "--offline", *words)
 
 
-@pytest.mark.long
-def test_a_mix_is_never_dearer_and_one_kind_is_that_plan(capplan, two):
-    plain = fleet(capplan, two)
-    assert plain["mix"] is None
-    for by in ("classes", "lengths", "shares", "any"):
-        found = fleet(capplan, two, "--set", f"fleet.mix={by}")
-        assert found["chosen"]["usd_per_month"] <= choice(plain, "cheapest")["usd_per_month"]
-        if "parts" not in found["mix"]:
-            assert found["chosen"] == plain["chosen"]
-    alone = fleet(capplan, two, "--set", "fleet.mix=any", "--hardware", "l4")
-    assert alone["mix"]["reason"] == "l4 is the only kind of GPU listed"
-    assert alone["chosen"] == fleet(capplan, two, "--hardware", "l4")["chosen"]
-
-
 @pytest.fixture(scope="module")
 def saving(tmp_path_factory):
     """Chats in such numbers that small GPUs serve them for less, beside documents that small GPUs cannot serve in time.

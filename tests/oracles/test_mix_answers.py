@@ -266,7 +266,10 @@ def test_with_one_kind_listed_a_mix_that_drafts_is_that_plan(capplan, tmp_path):
     mix, plain = (
         fleet(capplan, path, "--hardware", "h100-sxm", "--set", f"fleet.mix={by}") for by in ("any", "off")
     )
-    assert mix["chosen"] == plain["chosen"]
+    assert (mix["chosen"], mix["mix"]["reason"]) == (
+        plain["chosen"],
+        "h100-sxm is the only kind of GPU listed",
+    )
 
 
 def test_a_mix_that_drafts_is_read_again_simulated_and_exported_group_by_group(capplan, tmp_path):

@@ -90,14 +90,6 @@ def test_a_run_of_the_plan_lies_in_every_interval(capplan, plans, name, seed):
     assert {"ttft_s.p99", "tpot_s.p50", "e2e_s.mean"} <= {row["quantity"] for row in found["rows"]}
 
 
-@pytest.mark.parametrize("name", TRAFFIC)
-def test_a_run_that_is_twice_as_slow_does_not_verify(capplan, plans, name):
-    run = ran(plans, name)
-    code, found = verified(capplan, plans, name, result_of(run, slowness=2.0), run.outcome.replicas)
-    assert (code, found["verdict"]) == (4, "slower")
-    assert found["recalibrate"]
-
-
 def test_a_run_with_a_list_of_requests_is_predicted_with_them(capplan, plans):
     """Every prompt is of one length there, so the 99th percentile is far below that of the plan."""
     run, count = ran(plans, "open"), 2000
