@@ -6,7 +6,6 @@ import random
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -224,28 +223,6 @@ def test_a_mix_is_kept_in_its_plan_file_and_read_by_every_command(capplan, mixed
     assert {"chat: capacity", "documents: capacity"} <= checks.keys()
     same = capplan.result("diff", mixed_plan, mixed_plan)
     assert same["changes"] == []
-
-
-def test_a_mix_is_exported_as_a_deployment_for_each_group_and_the_rule_of_its_router(capplan, mixed_plan):
-    chosen = json.loads(mixed_plan.read_text())["result"]["chosen"]
-    text = capplan("export", "--plan", mixed_plan, "--target", "k8s").out
-    deployments = [item for item in yaml.safe_load_all(text) if item["kind"] == "Deployment"]
-    assert [(item["metadata"]["name"], item["spec"]["replicas"]) for item in deployments] == [
-        (f"saving-{number}", group["replicas"]) for number, group in enumerate(chosen["groups"], start=1)
-    ]
-    assert "# the router in front of the groups has to send chat to saving-1; documents to saving-2" in text
-    limits = [
-        word
-        for item in deployments
-        for container in item["spec"]["template"]["spec"]["containers"]
-        for words in (container["args"],)
-        for word in words[words.index("--max-model-len") + 1 :][:1]
-    ]
-    assert limits == [str(group["requests"]["max_model_len"]) for group in chosen["groups"]]
-    services = list(yaml.safe_load_all(capplan("export", "--plan", mixed_plan, "--target", "kserve").out))
-    assert [(item["metadata"]["name"], item["spec"]["replicas"]) for item in services] == [
-        (item["metadata"]["name"], item["spec"]["replicas"]) for item in deployments
-    ]
 
 
 def test_a_mix_grows_and_takes_power_group_by_group(capplan, saving):

@@ -259,12 +259,12 @@ def mix(plans):
     file = read_plan_file(plans["one"])
     (whole,) = file.answer.chosen.groups
     rows = [
-        ("chat", {"replicas": 3, "spare_replicas": 1, "hardware": "l4", "planned_request_rate_limit_per_replica": 2.0}),
-        ("documents", {"replicas": 2, "spare_replicas": 0, "tensor_parallel": 2, "planned_request_rate_limit_per_replica": 0.5}),
+        ("chat", 4096, {"replicas": 3, "spare_replicas": 1, "hardware": "l4", "planned_request_rate_limit_per_replica": 2.0}),
+        ("documents", 9000, {"replicas": 2, "spare_replicas": 0, "tensor_parallel": 2, "planned_request_rate_limit_per_replica": 0.5}),
     ]  # fmt: skip
     groups = [
-        replace(whole, **row, requests=RoutedRequests(classes=(name,), request_fraction=0.5, max_model_len=4096))
-        for name, row in rows
+        replace(whole, **row, requests=RoutedRequests(classes=(name,), request_fraction=0.5, max_model_len=longest))
+        for name, longest, row in rows
     ]  # fmt: skip
     servers = [
         ServerRow(devices_per_server=8, vendor="NVIDIA"),
@@ -326,6 +326,9 @@ def test_each_group_of_a_mix_is_a_deployment_of_its_own_behind_the_stated_rule(m
         assert limits == [{"nvidia.com/gpu": str(each)} for each in devices]
     else:
         assert [spec["replicas"] for spec in specs] == replicas
+    if target == "k8s":
+        pods = [spec["template"]["spec"]["containers"][0]["args"] for spec in specs]
+        assert [words[words.index("--max-model-len") + 1] for words in pods] == ["4096", "9000"]
 
 
 def device_ids(service):
