@@ -73,15 +73,6 @@ def test_an_office_day_by_hand():
     )
 
 
-def test_reserving_pays_from_the_share_of_hours_that_its_discount_leaves():
-    """A discount of 40 % pays for a replica that runs more than 60 % of the time, and for no other."""
-    offers = [Offer("on-demand", 0.0, 5.0), Offer("reserved-1y", 3.0, 0.0)]
-    for hours, name in ((59, "on-demand"), (61, "reserved-1y")):
-        counts = np.array([1] * hours + [0] * (100 - hours))
-        (part,) = cheapest_mix(GroupUse(use_fractions(counts), offers, 1))
-        assert part.offer.name == name
-
-
 @pytest.mark.parametrize(
     ("interest", "years", "per_1000"),
     [(0.08, 4.0, 301.92), (0.10, 5.0, 263.80), (0.05, 3.0, 367.21), (0.0, 4.0, 250.0)],
