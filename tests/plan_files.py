@@ -5,6 +5,7 @@ import json
 
 from capplan.cli.main import main
 from capplan.readers.plan_file import result_digest
+from tests.files import written_to
 
 SCENARIO = """name: small
 model: llama-3.1-8b-instruct
@@ -17,13 +18,17 @@ fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1}
 """
 
 
+def fleet_plan(scenario, *words, at=None):
+    """Write the plan of a scenario beside it, or elsewhere, and return its path."""
+    plan = at or scenario.with_name("plan.json")
+    assert main(["fleet", str(scenario), *words, "-o", str(plan), "--offline"]) == 0
+    return plan
+
+
 def plan_in(folder, *settings):
     """Write a scenario and its plan into a folder, and return the path of the plan."""
-    (folder / "small.yaml").write_text(SCENARIO)
-    words = [part for setting in settings for part in ("--set", setting)]
-    plan = folder / "plan.json"
-    assert main(["fleet", str(folder / "small.yaml"), *words, "-o", str(plan), "--offline"]) == 0
-    return plan
+    words = (part for setting in settings for part in ("--set", setting))
+    return fleet_plan(written_to(folder / "small.yaml", SCENARIO), *words)
 
 
 def choice(result, name):

@@ -16,6 +16,8 @@ from capplan.calibrate.endpoint.probe import Prompts, prompts_for
 from capplan.cli.main import main
 from capplan.serving.requests import Requests
 from tests.calibrate.endpoint_stub import stub
+from tests.files import written_to
+from tests.plan_files import fleet_plan
 
 FEW = np.array([32, 64, 64])
 IDS = Prompts(takes_ids=True, returns_ids=True)
@@ -99,10 +101,7 @@ traffic:
 
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("endpoint-plan")
-    (folder / "small.yaml").write_text(PLAN)
-    assert main(["fleet", str(folder / "small.yaml"), "-o", str(folder / "plan.json"), "--offline"]) == 0
-    return folder / "plan.json"
+    return fleet_plan(written_to(tmp_path_factory.mktemp("endpoint-plan") / "small.yaml", PLAN))
 
 
 def test_a_slow_replica_gets_the_traffic_of_the_plan_and_does_not_verify(capplan, plan_file):
@@ -126,7 +125,7 @@ def test_a_slow_replica_gets_the_traffic_of_the_plan_and_does_not_verify(capplan
 def test_a_slow_replica_means_more_machines(capplan, plan_file):
     with stub(prompt_s=0.2, token_s=0.05) as server:
         ran = capplan(
-            "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
+            "verify-plan --plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
         )
     needed = r"no number of such replicas meets|\d+ busy replicas? on \d+ GPUs? to meet"
     said = rf"steps take [0-9.]+ times as long as predicted: ({needed}) the targets"
@@ -137,7 +136,7 @@ def test_a_slow_replica_means_more_machines(capplan, plan_file):
 def test_a_replica_that_sheds_load_is_not_compared(capplan, plan_file):
     with stub(lambda number: "busy" if number % 4 == 0 else "") as server:
         ran = capplan(
-            "verify-plan", "--plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
+            "verify-plan --plan", plan_file, "--endpoint", server.url, "--minutes", "0.02", "--offline"
         )
     assert ran.code == 2
     assert "requests failed: status 429" in ran.err

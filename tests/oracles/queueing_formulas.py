@@ -109,21 +109,3 @@ def shared_time_s(arrival_per_s, service_s):
     2.0
     """
     return service_s / (1.0 - arrival_per_s * service_s)
-
-
-def machine_repair_per_s(users, think_s, service_s):
-    """Return the requests per second of users who think and wait for one server, both times exponential (M/M/1//N).
-
-        p(n) ~ N! / (N - n)! (s / Z)^n,   X = (1 - p(0)) / s
-
-    Kleinrock 1975, "Queueing Systems" vol. 1, section 3.8 (finite customer population, single server).
-
-    Two users, s = Z = 1 s: p ~ 1, 2, 2, so the server is busy four fifths of the time; one user needs s + Z:
-
-    >>> machine_repair_per_s(2, 1.0, 1.0), machine_repair_per_s(1, 3.0, 1.0)
-    (0.8, 0.25)
-    """
-    mass = [1.0]
-    for waiting in range(users):
-        mass.append(mass[-1] * (users - waiting) * service_s / think_s)
-    return (1.0 - mass[0] / sum(mass)) / service_s

@@ -6,10 +6,11 @@ from calendar import monthrange
 
 import pytest
 
-from capplan.cli.main import main
 from capplan.money.commitments import MixedPart, Offer, PaidTerm, breakeven_decline
 from capplan.money.ledger import commitment_rates, committed_entry
+from tests.files import written_to
 from tests.focus_rules import faults, follows_columns, total
+from tests.plan_files import fleet_plan
 
 YEAR = [(2026 + (month + 11) // 12, (month + 11) % 12 + 1) for month in range(24)]
 """Twenty-four months from December 2026 on."""
@@ -85,16 +86,13 @@ commitments: {begin: 2026-12, reserved_1y: {discount: 40 %, upfront: 50 %}, inte
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory, few_requests):
-    folder = tmp_path_factory.mktemp("billed")
-    (folder / "half.yaml").write_text(SCENARIO)
-    assert main(["fleet", str(folder / "half.yaml"), "--offline", "-o", str(folder / "plan.json")]) == 0
-    return folder / "plan.json"
+    return fleet_plan(written_to(tmp_path_factory.mktemp("billed") / "half.yaml", SCENARIO))
 
 
 def bill_of(capplan, plan, month, *words):
     path = plan.with_name("focus.csv")
     ran = capplan(
-        "bill", "--plan", plan, "--offline", "--format", "json", "--focus", path, "--month", month, *words
+        "bill --plan", plan, "--offline", "--format", "json", "--focus", path, "--month", month, *words
     )
     assert ran.code == 0, ran.err
     return list(csv.DictReader(path.open())), json.loads(ran.out)["result"]

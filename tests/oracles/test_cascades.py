@@ -1,6 +1,5 @@
 """Formulas of cascades against draws and brute force: arrivals that are thinned, waits of two stages, the break-even share."""
 
-from dataclasses import replace
 from math import ceil
 
 import numpy as np
@@ -77,26 +76,6 @@ def test_the_break_even_is_where_a_walk_along_all_shares_finds_it(first, seconds
         ends = steps[steps > found + 1e-9]
         if found < 1.0 and ends.size and beyond.size and beyond[0] < ends[0]:
             assert dearer[walked > found + 1e-9][0]
-
-
-@given(
-    FLEET,
-    FLEET,
-    st.booleans(),
-    st.floats(1.0, 60.0),
-    st.floats(0.0, 1.0),
-    st.floats(0.1, 9.0),
-)
-def test_the_cost_of_a_cascade_is_linear_in_price(first, second, routed, rate, share, factor):
-    def times(fleet):
-        group = fleet.groups[0]
-        return replace(fleet, groups=(replace(group, usd_of=lambda busy: factor * group.usd_of(busy)),))
-
-    shares = np.array([share])
-    once = CascadeFleets(first, (second,), routed, rate).usd_at(shares)
-    assert CascadeFleets(times(first), (times(second),), routed, rate).usd_at(shares) == pytest.approx(
-        factor * once
-    )
 
 
 def test_a_break_even_in_the_head():

@@ -55,7 +55,14 @@ def rates_of(outcome, classes: int, seconds: float) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("users", "think_s"), [((3, 3), (1.0, 10.0)), ((6, 1), (4.0, 0.5)), ((2, 3, 2), (0.5, 3.0, 12.0))]
+    ("users", "think_s"),
+    [
+        ((4,), (3.0,)),
+        ((8,), (6.0,)),
+        ((3, 3), (1.0, 10.0)),
+        ((6, 1), (4.0, 0.5)),
+        ((2, 3, 2), (0.5, 3.0, 12.0)),
+    ],
 )
 def test_classes_at_one_exponential_server_are_those_of_mean_value_analysis(users, think_s) -> None:
     """Services of 1 s in steps of 10 ms; the rarest class sends about 6,000 of 60,000 requests: 4 % are three errors."""
@@ -94,44 +101,46 @@ def test_each_class_obeys_the_law_of_interactive_users(seats: int) -> None:
         assert rate == pytest.approx(number / (thinks + outcome.e2e_s[inside].mean()), rel=0.01)
 
 
-def classes_by_hand(users, think_s, service_s, most):
-    """Return class, arrival and end of each request at one counter, in order of arrival."""
-    order, sent, events, line, out = count(), [0] * len(users), [], [], []
-    free_s = 0.0
+def by_hand(arrivals_s, service_s, users, think_s, asked_s, most, counters):
+    """Return class, arrival and end of each request, in order of arrival, at counters with a queue each, dealt in turn."""
+    order, sent, out, line, free_s = count(), [0] * len(users), [], [], [0.0] * counters
+    events = [
+        (at_s, 0, next(order), len(users), each_s) for at_s, each_s in zip(arrivals_s, service_s, strict=True)
+    ]
 
     def ask(group, now_s):
-        if sum(sent) < most and sent[group] < len(think_s[group]):
+        if group < len(users) and sum(sent) < most and sent[group] < len(think_s[group]):
             row = sent[group]
             sent[group] += 1
-            heappush(events, (now_s + think_s[group][row], next(order), group, service_s[group][row]))
+            heappush(events, (now_s + think_s[group][row], 1, next(order), group, asked_s[group][row]))
 
     turns = [((i + 0.5) / n, g) for g, n in enumerate(users) for i in range(min(n, len(think_s[g])))]
     for user, (_, group) in enumerate(sorted(turns)):
-        heappush(events, (BEGIN_S * user, next(order), group, None))
+        heappush(events, (BEGIN_S * user, -1, next(order), group, None))
     while events or line:
         if line and (not events or line[0][0] <= events[0][0]):
             end_s, _, group = heappop(line)
             ask(group, end_s)
             continue
-        now_s, _, group, service = heappop(events)
+        now_s, _, _, group, service = heappop(events)
         if service is None:  # a user begins
             ask(group, now_s)
             continue
-        free_s = max(free_s, now_s) + service
-        out.append((group, now_s, free_s))
-        heappush(line, (free_s, next(order), group))
-    return out
+        place = len(out) % counters
+        free_s[place] = max(free_s[place], now_s) + service
+        out.append((group, now_s, free_s[place]))
+        heappush(line, (free_s[place], next(order), group))
+    return zip(*out, strict=True)
 
 
 @pytest.mark.long
 @settings(max_examples=examples(100, 300), deadline=None)
 @given(seed=st.integers(0, 10**6))
-def test_users_of_several_classes_are_served_as_by_hand(seed: int) -> None:
-    """Of one to three classes, some of which run out of requests; sums are taken in one order: 1e-9."""
+def test_arrivals_and_users_of_several_classes_are_served_as_by_hand(seed: int) -> None:
+    """At one to three counters; of one to three classes, some of which run out of requests; sums are taken in one order: 1e-9."""
     rng = np.random.default_rng(seed)
-    groups = int(rng.integers(1, 4))
-    users = rng.integers(1, 8, groups).tolist()
-    rows = rng.integers(1, 40, groups).tolist()
+    groups, counters, clocked = (int(rng.integers(*ends)) for ends in ((1, 4), (1, 4), (0, 30)))
+    users, rows = (rng.integers(1, most, groups).tolist() for most in (8, 40))
     most = int(rng.integers(1, sum(rows) + 1))
     tokens = [rng.integers(1, 100, size) for size in rows]
     thinks = [rng.exponential(float(rng.choice([0.01, 0.5, 20.0])), size) for size in rows]
@@ -141,16 +150,19 @@ def test_users_of_several_classes_are_served_as_by_hand(seed: int) -> None:
         )
         for index, (size, length, number, think) in enumerate(zip(rows, tokens, users, thinks, strict=True))
     ]
-    crowd = joined_crowd(parts, most)
-    hand = classes_by_hand(users, thinks, [0.1 * length for length in tokens], most)
+    crowd, ones = joined_crowd(parts, most), np.ones(clocked, dtype=np.int64)
+    arrive = Requests(
+        ones, rng.integers(1, 100, clocked), np.sort(10.0 * rng.random(clocked)), class_index=groups * ones
+    )
+    asked_s = [0.1 * length for length in tokens]
+    hand = by_hand(arrive.arrival_s, 0.1 * arrive.output_tokens, users, thinks, asked_s, most, counters)
+    group, arrived, ended = map(np.array, hand)
     engine = one_seat(0.1)
-    for outcome in (
-        simulate(None, engine, crowd=crowd),
-        simulate_fleet(None, engine, 1, crowd=crowd).outcome,
-    ):
-        assert outcome.class_index.tolist() == [group for group, _, _ in hand]
-        assert outcome.arrival_s == pytest.approx([at for _, at, _ in hand], rel=1e-9)
-        assert outcome.arrival_s + outcome.e2e_s == pytest.approx([end for _, _, end in hand], rel=1e-9)
+    runs = [simulate_fleet(arrive, engine, counters, crowd=crowd).outcome]
+    for outcome in runs + ([simulate(arrive, engine, crowd=crowd)] if counters == 1 else []):
+        assert outcome.class_index.tolist() == group.tolist()
+        assert outcome.arrival_s == pytest.approx(arrived, rel=1e-9)
+        assert outcome.arrival_s + outcome.e2e_s == pytest.approx(ended, rel=1e-9)
 
 
 QUICK = RequestClass("quick", fixed(10), fixed(20), None, users=40.0, think_time_s=1.0)

@@ -57,40 +57,6 @@ def test_the_mix_is_the_best_of_all_assignments(counts, offers, spot, devices):
     assert sum(part.usd_per_hour for part in parts) == pytest.approx(brute_force(counts, every, devices))
 
 
-@given(COUNTS, OFFERS, SPOT, st.integers(1, 8), st.floats(0.0, 50.0))
-def test_a_mix_is_never_dearer_than_its_best_pure_commitment(counts, offers, spot, devices, people):
-    owned = Offer("owned", 0.7, 0.1)
-    every = [*offers, owned, *([spot] if spot else [])]
-    used = use_fractions(counts)
-    mix = mix_of([GroupUse(used, every, devices)], people)
-    assert mix.usd_per_hour <= min(usd for _, usd in mix.pure) + 1e-9
-    alone = [devices * sum(map(offer.usd_per_hour, used)) for offer in offers]
-    assert mix.usd_per_hour <= min(alone) + 1e-9
-
-
-@given(COUNTS, OFFERS, SPOT, st.floats(0.1, 10.0))
-def test_a_mix_is_linear_in_price_and_in_devices(counts, offers, spot, factor):
-    every = [*offers, *([spot] if spot else [])]
-    dearer = [
-        Offer(o.name, o.fixed_usd_per_hour * factor, o.used_usd_per_hour * factor, most_fraction=o.most_fraction)
-        for o in every
-    ]  # fmt: skip
-    used = use_fractions(counts)
-    once = mix_of([GroupUse(used, every, 1)]).usd_per_hour
-    assert mix_of([GroupUse(used, dearer, 1)]).usd_per_hour == pytest.approx(factor * once)
-    assert mix_of([GroupUse(used, every, 4)]).usd_per_hour == pytest.approx(4 * once)
-
-
-@given(COUNTS, OFFERS, SPOT, st.tuples(USD, USD))
-def test_one_more_commitment_never_makes_the_mix_dearer(counts, offers, spot, more):
-    used = use_fractions(counts)
-    fewer = [*offers, *([spot] if spot else [])]
-    assert (
-        mix_of([GroupUse(used, [*fewer, Offer("more", *more)], 2)]).usd_per_hour
-        <= mix_of([GroupUse(used, fewer, 2)]).usd_per_hour + 1e-9
-    )
-
-
 def test_an_office_day_by_hand():
     """Ten hours a day need 4 replicas, the others 1; reserved 2 $, on demand 3 $ an hour.
 
@@ -107,15 +73,6 @@ def test_an_office_day_by_hand():
     )
 
 
-def test_reserving_pays_from_the_share_of_hours_that_its_discount_leaves():
-    """A discount of 40 % pays for a replica that runs more than 60 % of the time, and for no other."""
-    offers = [Offer("on-demand", 0.0, 5.0), Offer("reserved-1y", 3.0, 0.0)]
-    for hours, name in ((59, "on-demand"), (61, "reserved-1y")):
-        counts = np.array([1] * hours + [0] * (100 - hours))
-        (part,) = cheapest_mix(GroupUse(use_fractions(counts), offers, 1))
-        assert part.offer.name == name
-
-
 @pytest.mark.parametrize(
     ("interest", "years", "per_1000"),
     [(0.08, 4.0, 301.92), (0.10, 5.0, 263.80), (0.05, 3.0, 367.21), (0.0, 4.0, 250.0)],
@@ -123,14 +80,6 @@ def test_reserving_pays_from_the_share_of_hours_that_its_discount_leaves():
 def test_annuities_agree_with_the_tables_of_finance(interest, years, per_1000):
     """Yearly payment for 1,000 borrowed, from capital recovery factors as printed: 0.30192, 0.26380, 0.36721."""
     assert annuity_usd_per_hour(1000.0, years, interest) * 8760 == pytest.approx(per_1000, abs=0.006)
-
-
-@given(st.floats(1e3, 1e6), st.integers(1, 10), st.floats(0.001, 0.3))
-def test_an_annuity_pays_its_purchase_off_year_by_year(capex, years, interest):
-    owed, yearly = capex, annuity_usd_per_hour(capex, float(years), interest) * 8760
-    for _ in range(years):
-        owed = owed * (1 + interest) - yearly
-    assert owed == pytest.approx(0.0, abs=1e-6 * capex)
 
 
 def test_people_are_paid_for_owned_devices_only_where_owning_still_pays():

@@ -40,13 +40,6 @@ def test_pairs_are_those_of_the_mask(tokens, reach):
     assert float(bidirectional_pairs(float(tokens), window)) == seen.sum()
 
 
-def test_two_of_three_layers_of_modernbert_see_64_tokens_on_each_side():
-    layers = read_model("Alibaba-NLP/gte-modernbert-base", offline=True).layers
-    windows = [layer.mixers[0].window_tokens for layer in layers]
-    assert windows == [None if index % 3 == 0 else 129 for index in range(22)]
-    assert not any(layer.mixers[0].causal for layer in layers)
-
-
 def test_embeddinggemma_sees_256_tokens_on_each_side():
     """`Gemma3TextConfig` of transformers 5.23: a window of 512 becomes an exclusive bound of 257 on both sides."""
     layers = network_of("embeddinggemma").layers

@@ -13,14 +13,11 @@ from capplan.money.energy import (
     energy_of,
     kwh_per_million_tokens,
     occupied_fraction,
-    phase_watts,
     servers_of,
 )
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 TERMS = EnergyTerms(80.0, 420.0, 650.0, 200.0, 1.25, 0.4, 0.1, 40_000.0)
-SHARE = st.floats(0.0, 1.0)
-HOURS = st.lists(st.tuples(SHARE, SHARE), min_size=24, max_size=24).map(np.array)
 
 
 @pytest.mark.parametrize(("rate", "seconds"), [(0.05, 8.0), (0.4, 3.0), (2.0, 1.5)])
@@ -68,25 +65,6 @@ def test_published_energy_of_a_token_on_four_h100(watts, tokens_per_s, joules, k
     """J and kWh per million at 1.5 and 3 kW, batches of 1 and 8: https://clune.org/posts/per-token-energy-costs-again."""
     assert watts / tokens_per_s == pytest.approx(joules, rel=0.01)
     assert kwh_per_million_tokens(watts, tokens_per_s) == pytest.approx(kwh, rel=0.02)
-
-
-@given(HOURS, st.integers(1, 64), st.integers(0, 8))
-def test_mean_power_lies_between_idle_and_prefill_and_adds_up_by_phase(shares, busy, spare):
-    energy = energy_of(shares[:, 0], shares[:, 1], busy, spare, 900.0, TERMS, (1.0, 1.0), ())
-    gpus = busy + spare
-    assert 80.0 * gpus - 1e-6 <= energy.gpu_watts <= 650.0 * gpus + 1e-6
-    assert sum(phase["time_fraction"] for phase in energy.phases) == pytest.approx(1.0)
-    by_phase = sum(phase["time_fraction"] * phase["watts_per_gpu"] for phase in energy.phases)
-    assert energy.gpu_watts == pytest.approx(gpus * by_phase)
-
-
-@given(SHARE, st.floats(0, 1), st.floats(0.1, 10))
-def test_power_is_linear_in_watts(prefill, part, factor):
-    decode = (1 - prefill) * part
-    once = phase_watts(prefill, decode, 80.0, 420.0, 650.0)
-    assert phase_watts(prefill, decode, 80.0 * factor, 420.0 * factor, 650.0 * factor) == pytest.approx(
-        factor * once
-    )
 
 
 @given(st.integers(1, 400), st.integers(1, 16), st.floats(5e3, 2e5))

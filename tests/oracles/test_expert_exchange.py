@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
@@ -218,14 +218,6 @@ def test_a_balancer_gains_what_lmsys_saw():
     ]
     assert gains[0] > 1.49  # a part of the step
     assert gains == pytest.approx([1.8, 2.54], rel=0.1)
-
-
-@settings(deadline=None)
-@given(st.sampled_from([8.0, 16.0, 32.0, 64.0, 128.0]), st.floats(0.0, 256.0), st.floats(0.0, 3.0))
-def test_redundant_experts_never_make_the_busiest_rank_busier(ranks, copies, skew):
-    with_copies, without = (balanced_imbalance(ranks, 256.0, some, 8.0, skew) for some in (copies, 0.0))
-    assert 1.0 <= with_copies <= without + 1e-9
-    assert without <= ranks
 
 
 times = st.floats(0.0, 1.0)

@@ -69,15 +69,6 @@ def test_a_plan_is_outgrown_in_the_month_of_the_closed_form(plan, growth, carrie
     assert found.outgrown_in_month == (lasts + 1 if lasts < 120 else None)
 
 
-@given(st.floats(0.0, 0.5), st.integers(2, 40))
-def test_what_is_bought_adds_up_and_costs_what_it_is(plan, growth, months):
-    found = growth_of(plan, grown_ratios(growth, months), without_mix, by_the_rate(plan.single))
-    added = np.cumsum([row.added_gpus for row in found.months]) + plan.gpus
-    assert added.tolist() == [row.gpus for row in found.months]
-    assert found.usd == pytest.approx(sum(730 * 1.0 * row.gpus for row in found.months))
-    assert found.mix_usd is None
-
-
 def test_the_first_month_is_todays_plan_and_its_mix(small):
     asked, answer = small()
     outlook = outlook_of(asked, answer)

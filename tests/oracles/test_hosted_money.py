@@ -135,14 +135,6 @@ def chat(tokens=5000.0, prefix=0.0, hit=1.0, **more):
     )
 
 
-def test_a_month_of_plain_requests_by_hand():
-    """2 req/s for 730 h are 5,256,000 requests of 5,000 in and 100 out at 3 and 15 $."""
-    bill = hosted_bill((hosted_traffic(chat(), 0.0),), price(), Hosted())
-    assert bill.input_usd == pytest.approx(5_256_000 * 5000 * 3e-6)
-    assert bill.output_usd == pytest.approx(5_256_000 * 100 * 15e-6)
-    assert bill.usd == pytest.approx(bill.input_usd + bill.output_usd)
-
-
 def test_a_long_prompt_pays_its_tier_for_all_tokens():
     """Above 200,000 tokens input costs 6 instead of 3 and output 22.5 instead of 15; half of these prompts are above."""
     tiered = price(tiers=((200_000.0, TokenRates(6.0, 22.5)),))

@@ -12,7 +12,6 @@ import pytest
 
 from capplan.keys import current_day
 from capplan.money.hosted import (
-    NOT_CACHED,
     Hosted,
     LongerLife,
     PeakHours,
@@ -20,7 +19,6 @@ from capplan.money.hosted import (
     TokenPrice,
     TokenRates,
     billed_class,
-    cache_ways,
     default_way,
     hosted_bill,
     hosted_traffic,
@@ -74,17 +72,6 @@ def test_a_life_from_creation_agrees_with_arrivals_one_by_one(cv, gaps_alive):
     assert found[0] == pytest.approx(hits / (hits + misses), abs=0.004)
     assert kept[0] == pytest.approx(stored / now, abs=0.006)
     assert renewals(rate, alive_s, cv) == pytest.approx(hits / misses, rel=0.02)
-
-
-def test_no_way_of_caching_costs_more_than_none():
-    random = np.random.default_rng(11)
-    for offer in token_prices():
-        rate, prefix = float(np.exp(random.uniform(-12, 3))), float(random.uniform(100, 90_000))
-        traffic = (hosted_traffic(chat(rate, prefix + 500.0, prefix), 0.0),)
-        plain = TokenPrice("a", "b", offer.rates, offer.date, "page", tiers=offer.tiers, peak=offer.peak)
-        without = next(way for way in cache_ways(plain, None) if way.name == NOT_CACHED)
-        cost = hosted_bill(traffic, without.price, Hosted()).usd
-        assert hosted_bill(traffic, offer, Hosted()).usd <= cost * (1 + 1e-12), offer.name
 
 
 TERMS = {
@@ -200,13 +187,6 @@ def test_a_comparison_says_when_a_model_ends(capplan):
         assert "openai/gpt-5 ended on 2026-12-11" in ran.err
 
 
-def test_by_default_a_prompt_below_the_shortest_prefix_of_a_marked_api_is_plain_input():
-    offer = price(TokenRates(2.0, 9.0, 0.2, 2.5), marked=True, minimum_prefix_tokens=1024.0)
-    short = hosted_traffic(chat(2.0, prompt=1000.0, prefix=900.0), 0.0)
-    bill = billed_class(short, offer, Hosted(caching="default")).bill
-    assert bill.input_usd == pytest.approx(2.0 * 730 * 3600 * 1000 * 2e-6)
-
-
 @pytest.mark.parametrize(
     ("name", "way"),
     [
@@ -294,26 +274,6 @@ def test_a_comparison_rents_throughput_of_one_api(capplan):
         "openai/gpt-5",
     )
     assert "hosted.discount: is of prices by the token" in odd.err
-
-
-@pytest.mark.long
-def test_a_list_of_ones_own_comes_before_every_other(capplan, tmp_path):
-    """A name that ships, in LiteLLM's file with other prices: the file counts, with genai-prices installed or not."""
-    file = tmp_path / "litellm.json"
-    entry = {"litellm_provider": "openai", "input_cost_per_token": 7e-6, "output_cost_per_token": 70e-6}
-    file.write_text(json.dumps({"gpt-5": entry}))
-    words = ("--set", f"hosted.file={file}", "--set", "hosted.date=2026-11-20", "--format", "json")
-    row = capplan.result("compare", "tests/golden/small.yaml", "--offline", "--api", "openai/gpt-5", *words)[
-        "apis"
-    ][0]
-    assert (row["source"], row["date"]) == (str(file), "2026-11-20")
-    rows = {
-        row["api"]: row["remark"]
-        for row in capplan.result("list apis openai/gpt-5 --check --prices", file, "--date", "2026-11-20")[
-            "rows"
-        ]
-    }
-    assert f"input $1.25, $7 in {file}" in rows["openai/gpt-5"]
 
 
 def test_a_check_of_prices_names_the_old_and_the_contradicted(capplan):

@@ -5,8 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from capplan.fleet.load.demand import demand_of
 from capplan.model.images import ImageWork, image_tokens, image_work
@@ -117,24 +115,6 @@ def test_the_tower_takes_its_time_for_every_image_of_a_request(networks):
 
     assert seconds(2e-3) == pytest.approx(2 * seconds(1e-3))
     assert 0.5 * seconds(1e-3) < seconds(1e-3, 2.0) < seconds(1e-3)
-
-
-@given(
-    width=st.integers(28, 4000),
-    height=st.integers(28, 4000),
-    kind=st.sampled_from(("qwen3_vl", "qwen2_5_vl", "mistral3")),
-)
-def test_tokens_follow_the_area_within_the_limits(networks, width, height, kind):
-    """Rotated it is as many but for the breaks of rows; as many patches as tokens times the square of the merge; never over the limit."""
-    rule = networks[kind].images
-    if max(width, height) > 200 * min(width, height):
-        return
-    work, turned = (image_work(rule, *sides, None, 1.0) for sides in ((width, height), (height, width)))
-    assert (work.patches, work.merged_tokens) == (turned.patches, turned.merged_tokens)
-    assert work.patches == work.merged_tokens * (rule.token_pixels // rule.patch_pixels) ** 2
-    largest = rule.most_pixels or rule.side_pixels**2
-    assert 1 <= work.merged_tokens <= largest / rule.token_pixels**2
-    assert image_tokens(rule, width, height) >= work.merged_tokens
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -177,16 +177,7 @@ def test_a_row_is_predicted_as_estimate_predicts_it(capplan):
     """The middle of 128 tokens after nothing: 64 tokens of context; `estimate` has the mean over its own."""
     (prediction,) = next(gguf_row_predictions([ROW], shipped_intervals()))
     told = capplan.result(
-        "estimate",
-        "llama-2-7b",
-        "--engine",
-        "llamacpp",
-        "--hardware",
-        "rtx-3090",
-        "--weight-dtype",
-        "q4_0",
-        "--concurrency",
-        1,
+        "estimate llama-2-7b --engine llamacpp --hardware rtx-3090 --weight-dtype q4_0 --concurrency 1",
         "--input-tokens",
         1,
         "--output-tokens",

@@ -35,32 +35,6 @@ def test_block_of_a_hybrid_grows_to_the_logged_size(model, tensor, kv_bytes, blo
     assert float(np.asarray(grouped_layout(kinds, 16.0, 16384.0, 2048.0).block_tokens)) == block
 
 
-def test_latent_cache_is_not_divided_by_tensor_parallelism():
-    """DeepSeek-V3 keeps 576 elements per token and layer on each of eight ranks: 61 x 576 x 2 bytes."""
-    network = read_model("deepseek-ai/DeepSeek-V3", offline=True)
-    sizes = reserved_bytes_per_sequence(
-        network,
-        engine_launch(
-            profile("vllm", "0.19.0"), Sharding(tensor=np.array([1.0, 8.0])), 80e9, 2.0, 4096.0, 1.0, 8192.0
-        ),
-        profile("vllm", "0.19.0"),
-    )
-    assert sizes == pytest.approx([4096 * 61 * 576 * 2] * 2)
-
-
-def test_kv_heads_are_replicated_beyond_their_number():
-    """Llama-3.1-70B has eight KV heads: sixteen ranks hold one each, as much as eight ranks do."""
-    network = read_model("meta-llama/Llama-3.1-70B-Instruct", offline=True)
-    sizes = reserved_bytes_per_sequence(
-        network,
-        engine_launch(
-            profile("vllm", "0.19.0"), Sharding(tensor=np.array([8.0, 16.0])), 80e9, 2.0, 4096.0, 1.0, 8192.0
-        ),
-        profile("vllm", "0.19.0"),
-    )
-    assert sizes == pytest.approx([4096 * 80 * 256 * 2] * 2)
-
-
 def test_405b_in_bf16_does_not_fit_eight_h100_and_does_in_fp8():
     """405.9 billion parameters x 2 bytes / 8 = 101 GB per device of 85 GB."""
     network = read_model("meta-llama/Meta-Llama-3.1-405B", offline=True)
@@ -141,21 +115,6 @@ def test_sglang_has_the_fraction_of_its_model_and_layout():
         for version in ("0.5.9", "0.5.23")
     ]
     assert [float(fraction) for fraction in fractions] == [0.834, 0.829]
-
-
-def test_trtllm_takes_its_share_after_the_weights():
-    """free_gpu_memory_fraction is of what weights leave: at 0.5 the cache is half of the free memory."""
-    network = read_model("meta-llama/Llama-3.1-8B-Instruct", offline=True)
-    half, whole = (
-        memory_plan(
-            network,
-            engine_launch(profile("trtllm"), Sharding(), 79.2 * GIB, 2.0, 8192.0, 2048.0, 8192.0, fraction),
-            profile("trtllm"),
-        )
-        for fraction in (0.5, 1.0)
-    )
-    assert half.kv_bytes_available == pytest.approx(whole.kv_bytes_available / 2)
-    assert whole.kv_bytes_available < 79.2 * GIB - 16.06e9
 
 
 def test_unknown_engine_names_the_nearest():

@@ -6,17 +6,15 @@ import random
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.cli.main import main
 from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.multiples import below_and_above, prompt_tokens, thresholds
 from capplan.workload.request_class import RequestClass
 from tests.files import written_to
-from tests.plan_files import choice
+from tests.plan_files import choice, fleet_plan
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 TWO = """name: two
@@ -110,20 +108,6 @@ def fleet(capplan, path, *words):
     return capplan.result("fleet", path, "--offline", *words)
 
 
-@pytest.mark.long
-def test_a_mix_is_never_dearer_and_one_kind_is_that_plan(capplan, two):
-    plain = fleet(capplan, two)
-    assert plain["mix"] is None
-    for by in ("classes", "lengths", "shares", "any"):
-        found = fleet(capplan, two, "--set", f"fleet.mix={by}")
-        assert found["chosen"]["usd_per_month"] <= choice(plain, "cheapest")["usd_per_month"]
-        if "parts" not in found["mix"]:
-            assert found["chosen"] == plain["chosen"]
-    alone = fleet(capplan, two, "--set", "fleet.mix=any", "--hardware", "l4")
-    assert alone["mix"]["reason"] == "l4 is the only kind of GPU listed"
-    assert alone["chosen"] == fleet(capplan, two, "--hardware", "l4")["chosen"]
-
-
 @pytest.fixture(scope="module")
 def saving(tmp_path_factory):
     """Chats in such numbers that small GPUs serve them for less, beside documents that small GPUs cannot serve in time.
@@ -174,10 +158,8 @@ def test_a_mix_is_a_plan_of_groups(capplan, saving):
 
 
 @pytest.fixture(scope="module")
-def mixed_plan(saving, tmp_path_factory):
-    plan = tmp_path_factory.mktemp("plan") / "plan.json"
-    assert main(["fleet", str(saving), "--offline", "--set", "fleet.mix=classes", "-o", str(plan)]) == 0
-    return plan
+def mixed_plan(saving):
+    return fleet_plan(saving, "--set", "fleet.mix=classes")
 
 
 @pytest.mark.long
@@ -241,28 +223,6 @@ def test_a_mix_is_kept_in_its_plan_file_and_read_by_every_command(capplan, mixed
     assert {"chat: capacity", "documents: capacity"} <= checks.keys()
     same = capplan.result("diff", mixed_plan, mixed_plan)
     assert same["changes"] == []
-
-
-def test_a_mix_is_exported_as_a_deployment_for_each_group_and_the_rule_of_its_router(capplan, mixed_plan):
-    chosen = json.loads(mixed_plan.read_text())["result"]["chosen"]
-    text = capplan("export", "--plan", mixed_plan, "--target", "k8s").out
-    deployments = [item for item in yaml.safe_load_all(text) if item["kind"] == "Deployment"]
-    assert [(item["metadata"]["name"], item["spec"]["replicas"]) for item in deployments] == [
-        (f"saving-{number}", group["replicas"]) for number, group in enumerate(chosen["groups"], start=1)
-    ]
-    assert "# the router in front of the groups has to send chat to saving-1; documents to saving-2" in text
-    limits = [
-        word
-        for item in deployments
-        for container in item["spec"]["template"]["spec"]["containers"]
-        for words in (container["args"],)
-        for word in words[words.index("--max-model-len") + 1 :][:1]
-    ]
-    assert limits == [str(group["requests"]["max_model_len"]) for group in chosen["groups"]]
-    services = list(yaml.safe_load_all(capplan("export", "--plan", mixed_plan, "--target", "kserve").out))
-    assert [(item["metadata"]["name"], item["spec"]["replicas"]) for item in services] == [
-        (item["metadata"]["name"], item["spec"]["replicas"]) for item in deployments
-    ]
 
 
 def test_a_mix_grows_and_takes_power_group_by_group(capplan, saving):

@@ -7,16 +7,14 @@ from collections import defaultdict
 
 import pytest
 
-from capplan.cli.main import main
 from capplan.explain.plans import Planned
 from capplan.explain.printed import printed
-from capplan.explain.subject import Explained
 from capplan.questions.fleet import asked_fleet, part_of
 from capplan.questions.plans.plan_file import answered, asked_of_plan
 from capplan.questions.plans.plan_verification import planned
 from capplan.scenario.scenario import read_scenario
 from tests.files import written_to
-from tests.plan_files import choice
+from tests.plan_files import choice, fleet_plan
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 CHAT = "{name: chat, request_rate: 100 req/s, input_tokens: 200, output_tokens: 60}"
@@ -43,33 +41,14 @@ def fleet(capplan, path, *words):
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     """The plan file of chats on small GPUs beside documents on large ones."""
-    folder = tmp_path_factory.mktemp("mixed")
-    assert main(["fleet", str(written(folder)), "--offline", "-o", str(folder / "plan.json")]) == 0
-    return folder / "plan.json"
+    return fleet_plan(written(tmp_path_factory.mktemp("mixed")))
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
     """The plan file of the chats alone."""
-    folder = tmp_path_factory.mktemp("alone")
-    path = written(folder, CHAT)
-    assert main(["fleet", str(path), "--offline", "--set", "fleet.mix=off", "--hardware", "l4", "-o", str(folder / "plan.json")]) == 0  # fmt: skip
-    return folder / "plan.json"
-
-
-@pytest.mark.long
-def test_every_number_of_a_mix_is_explained_as_it_is_printed(plan):
-    of_plan = Planned(*answered(plan, None, offline=True))
-    numbers = printed(of_plan, None)
-    assert {"ttft_s.p95", "groups[0].replicas", "groups[1].requests.request_fraction"} <= numbers.keys()
-    for name, value in numbers.items():
-        item = printed(of_plan, name)
-        assert isinstance(item, Explained)
-        assert (item.quantity, item.value) == (name, pytest.approx(value)), name
-        for given in item.inputs:
-            if given.source.startswith("explain "):
-                path = given.source.removeprefix("explain ").split(",")[0].split(";")[0].split()[0]
-                assert printed(of_plan, path), (name, path)
+    path = written(tmp_path_factory.mktemp("alone"), CHAT)
+    return fleet_plan(path, "--set", "fleet.mix=off", "--hardware", "l4")
 
 
 def test_a_group_is_explained_like_the_fleet_of_its_requests(plan, alone):
@@ -80,23 +59,26 @@ def test_a_group_is_explained_like_the_fleet_of_its_requests(plan, alone):
         assert name != "kv_bytes_per_token" or mine.value == own.value
 
 
-@pytest.mark.parametrize("group", ["bill", pytest.param("plans", marks=pytest.mark.long)])
-def test_what_follows_from_a_mix_is_explained(plan, group):
-    of_plan = Planned(*answered(plan, None, offline=True))
-    for name, value in printed(of_plan, group).items():
-        assert printed(of_plan, name).value == pytest.approx(value), name
+CURVE = ", daily_curve: office}"
+MORE = "energy: {grid: 300 g/kWh}\ngrowth: {per_month: 30 %, months: 2}\ncommitments: {reserved_1y: {discount: 30 %}}\n"
 
 
-@pytest.mark.long
-def test_the_energy_growth_and_commitments_of_a_mix_are_explained_by_its_groups(tmp_path):
-    """Every number as printed, and every input that is explained further leads to another number."""
-    curve = ", daily_curve: office}"
-    more = "energy: {grid: 300 g/kWh}\ngrowth: {per_month: 30 %, months: 2}\ncommitments: {reserved_1y: {discount: 30 %}}\n"
-    path = written(tmp_path, f"{CHAT[:-1]}{curve}, {DOCUMENTS[:-1]}{curve}", more)
-    assert main(["fleet", str(path), "--offline", "-o", str(tmp_path / "plan.json")]) == 0
-    of_plan = Planned(*answered(tmp_path / "plan.json", None, offline=True))
-    known = set(printed(of_plan, None))
-    for group in ("energy", "growth", "commitments"):
+@pytest.mark.parametrize(
+    ("more", "groups"),
+    [
+        ("", ("bill",)),
+        pytest.param("", (None, "plans"), marks=pytest.mark.long),
+        pytest.param(MORE, ("energy", "growth", "commitments"), marks=pytest.mark.long),
+    ],
+)
+def test_every_number_of_a_mix_is_explained_as_it_is_printed(tmp_path, more, groups):
+    """And every input that is explained further leads to another number."""
+    path = written(
+        tmp_path, f"{CHAT[:-1]}{CURVE}, {DOCUMENTS[:-1]}{CURVE}" if more else f"{CHAT}, {DOCUMENTS}", more
+    )
+    of_plan = Planned(*answered(fleet_plan(path), None, offline=True))
+    known = printed(of_plan, None)
+    for group in groups:
         numbers = printed(of_plan, group)
         assert numbers
         for name, value in numbers.items():
@@ -104,7 +86,7 @@ def test_the_energy_growth_and_commitments_of_a_mix_are_explained_by_its_groups(
             assert (item.quantity, item.value) == (name, pytest.approx(value)), name
             for given in item.inputs:
                 path = given.source.removeprefix("explain ").split(",")[0].split(";")[0].split()[0]
-                assert not given.source.startswith("explain ") or path in known | set(numbers), (name, path)
+                assert not given.source.startswith("explain ") or path in known | numbers, (name, path)
 
 
 @pytest.mark.long
@@ -215,11 +197,10 @@ def test_a_budget_counts_all_groups_of_a_mix(capplan, tmp_path):
 
 @pytest.mark.long
 def test_commitments_of_a_mix_are_those_of_its_groups(capplan, tmp_path):
-    curve = ", daily_curve: office}"
     terms = "commitments={reserved_1y: {discount: 30 %}}"
-    found = fleet(capplan, written(tmp_path, f"{CHAT[:-1]}{curve}, {DOCUMENTS[:-1]}{curve}"), "--set", terms)
+    found = fleet(capplan, written(tmp_path, f"{CHAT[:-1]}{CURVE}, {DOCUMENTS[:-1]}{CURVE}"), "--set", terms)
     parts = [
-        fleet(capplan, written(tmp_path, f"{name[:-1]}{curve}"), "--hardware", hardware, "--set", "fleet.mix=off", "--set", terms)
+        fleet(capplan, written(tmp_path, f"{name[:-1]}{CURVE}"), "--hardware", hardware, "--set", "fleet.mix=off", "--set", terms)
         for name, hardware in ((CHAT, "l4"), (DOCUMENTS, "h100-sxm"))
     ]  # fmt: skip
     assert found["chosen"]["hardware"] == "l4 + h100-sxm"
@@ -285,7 +266,10 @@ def test_with_one_kind_listed_a_mix_that_drafts_is_that_plan(capplan, tmp_path):
     mix, plain = (
         fleet(capplan, path, "--hardware", "h100-sxm", "--set", f"fleet.mix={by}") for by in ("any", "off")
     )
-    assert mix["chosen"] == plain["chosen"]
+    assert (mix["chosen"], mix["mix"]["reason"]) == (
+        plain["chosen"],
+        "h100-sxm is the only kind of GPU listed",
+    )
 
 
 def test_a_mix_that_drafts_is_read_again_simulated_and_exported_group_by_group(capplan, tmp_path):

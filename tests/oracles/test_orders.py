@@ -1,6 +1,5 @@
-"""Orders of whole machines: against every combination, against GPUs by the piece, and as commands show them."""
+"""Orders of whole machines, as the catalogue and a price list have them and as commands show them; tests/oracles/test_survival.py has every combination."""
 
-import itertools
 import json
 import math
 import random
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from capplan.fleet.pools.search import pools_decision
 from capplan.money.order import (
@@ -30,89 +27,16 @@ from capplan.readers.catalogue.prices import machine_prices, sold_machines
 from capplan.readers.yaml_file import parse_yaml
 from capplan.report.answers.order import lines_texts, used_texts
 from capplan.scenario.scenario import read_scenario, scenario_from
+from tests.oracles.test_survival import every_survivor
 from tests.shipped import price_by_hand
 
 SMALL = "tests/golden/small.yaml"
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
 
-def every_cover(units, capacities, prices, most):
-    """Return the lowest cost of all combinations."""
-    limits = [
-        math.ceil(units / capacity) if limit is None else min(limit, math.ceil(units / capacity))
-        for capacity, limit in zip(capacities, most, strict=True)
-    ]
-    return min(
-        (
-            sum(n * p for n, p in zip(counts, prices, strict=True))
-            for counts in itertools.product(*(range(limit + 1) for limit in limits))
-            if sum(n * c for n, c in zip(counts, capacities, strict=True)) >= units
-        ),
-        default=math.inf,
-    )
-
-
-KINDS = st.lists(
-    st.tuples(
-        st.integers(1, 8), st.sampled_from([0.0, 1.0, 2.5, 7.0, 9.9, 16.0]), st.none() | st.integers(0, 3)
-    ),
-    min_size=1,
-    max_size=3,
-)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.integers(1, 30), KINDS)
-def test_no_combination_of_machines_is_cheaper(units, kinds):
-    capacities, prices, most = zip(
-        *((c, p, 3 if p == 0.0 and m is None else m) for c, p, m in kinds), strict=True
-    )
-    counts = cheapest_cover(units, capacities, prices, most)
-    least = every_cover(units, capacities, prices, most)
-    if counts is None:
-        assert least == math.inf
-        return
-    assert sum(n * c for n, c in zip(counts, capacities, strict=True)) >= units
-    assert all(limit is None or n <= limit for n, limit in zip(counts, most, strict=True))
-    assert sum(n * p for n, p in zip(counts, prices, strict=True)) == pytest.approx(least)
-
-
 def test_a_large_order_is_mostly_of_one_kind():
     """100,003 units of eights at $16, fours at $9 and ones at $2.50: all in eights but the last three, which cost $7.50 alone."""
     assert cheapest_cover(100_003, (8, 4, 1), (16.0, 9.0, 2.5), (None, None, None)) == (12_500, 0, 3)
-
-
-MACHINES = tuple(Machine("p", f"x{gpus}", "gpu", gpus, 2.0 * gpus**0.95) for gpus in (1, 2, 4, 8))
-
-
-@given(st.integers(1, 60), st.sampled_from([1, 2, 4, 8, 16]), st.sets(st.sampled_from(MACHINES), min_size=1))
-def test_more_kinds_of_machines_are_never_dearer(replicas, each, some):
-    few, many = (
-        order_of(tuple(sorted(kinds, key=lambda m: m.gpus)), each, 8, replicas) for kinds in (some, MACHINES)
-    )
-    assert many is not None
-    assert few is None or many.usd_per_hour <= few.usd_per_hour + 1e-9
-    assert many.replicas >= replicas
-    assert many.gpus >= replicas * each
-
-
-@given(st.integers(1, 60), st.sampled_from([1, 2, 3, 4, 8, 16]))
-def test_an_order_is_never_cheaper_than_its_gpus_by_the_piece(replicas, each):
-    order = order_of(MACHINES, each, 8, replicas)
-    least = min(machine.usd_per_hour / machine.gpus for machine in MACHINES)
-    assert order.usd_per_hour >= least * replicas * each - 1e-9
-
-
-@given(st.integers(1, 200))
-def test_machines_of_one_gpu_cost_what_gpus_cost(replicas):
-    flat = tuple(Machine("p", f"x{gpus}", "gpu", gpus, 3.0 * gpus) for gpus in (1, 8))
-    assert order_of(flat, 1, 8, replicas).usd_per_hour == pytest.approx(3.0 * replicas)
-
-
-@given(st.integers(1, 40), st.integers(1, 5), st.sampled_from([1, 2, 4, 8]))
-def test_copies_of_a_plan_never_need_more_than_copies_of_its_order(replicas, copies, each):
-    one, all_of_them = (order_of(MACHINES[1:], each, 8, n) for n in (replicas, copies * replicas))
-    assert all_of_them.usd_per_hour <= copies * one.usd_per_hour + 1e-9
 
 
 def test_a_replica_stays_where_it_was_predicted():
@@ -501,8 +425,8 @@ def test_random_small_fleets_cost_no_more_than_any_order_of_any_layout(capplan, 
                 for gpus, usd in sizes
                 if gpus >= plan["gpus_per_replica"]
             ]
-            least = every_cover(
-                plan["replicas"], [c for c, _ in able], [p for _, p in able], [None] * len(able)
+            least = every_survivor(
+                plan["replicas"], [c for c, _ in able], [p for _, p in able], [None] * len(able), 0
             )
             assert plan["usd_per_hour"] == pytest.approx(least)
         assert answer["chosen"]["usd_per_hour"] <= 1.05 * min(

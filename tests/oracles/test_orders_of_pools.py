@@ -1,4 +1,4 @@
-"""Orders of separate pools: against every combination of machines, laws of what they cost, and the search over them against every pair."""
+"""Orders of separate pools: against every combination of machines, and the search over them against every pair."""
 
 import itertools
 import json
@@ -97,49 +97,6 @@ def test_brute_force_on_200_random_small_pools_finds_no_cheaper_order():
         for machine in machines:
             assert machine.most is None or counts[machine.sku] <= machine.most
     assert possible > 100
-
-
-FLAT = tuple(Machine("p", f"x{gpus}", "gpu", gpus, 2.0 * gpus**0.95) for gpus in SIZES)
-PAIRS = st.tuples(st.integers(1, 30), st.integers(1, 30))
-EACH = st.tuples(st.sampled_from(SIZES), st.sampled_from(SIZES))
-SURVIVES = st.builds(
-    Survival, st.sampled_from(["replica", "machine", "rack"]), st.integers(0, 2), st.integers(1, 3)
-)
-
-
-@given(PAIRS, EACH, SURVIVES, st.sets(st.sampled_from(FLAT), min_size=1))
-def test_pools_are_never_cheaper_than_gpus_by_the_piece_and_more_machines_never_dearer(
-    busy, each, survive, some
-):
-    few, many = (
-        pools_order([sized(sorted(kinds, key=lambda item: item.gpus), size) for size in each], busy, survive)[
-            0
-        ]
-        for kinds in (some, FLAT)
-    )
-    assert many <= few + 1e-9
-    piece = min(machine.usd_per_hour / machine.gpus for machine in some)
-    used = sum((count + survive.least_spares(count)) * size for count, size in zip(busy, each, strict=True))
-    assert few >= piece * used - 1e-9
-
-
-@given(PAIRS, st.integers(0, 2))
-def test_pools_in_machines_of_one_gpu_cost_what_their_gpus_cost(busy, spare):
-    flat = tuple(Machine("p", f"x{gpus}", "gpu", gpus, 3.0 * gpus) for gpus in (1, 8))
-    survive = Survival("replica", spare)
-    whole, pieces = (
-        pools_order([sized(machines, 1, 3.0) for _ in busy], busy, survive)[0] for machines in (flat, ())
-    )
-    assert whole == pytest.approx(pieces) == pytest.approx(3.0 * (sum(busy) + 2 * spare))
-
-
-@given(PAIRS, PAIRS, EACH, SURVIVES, st.integers(0, 3000))
-def test_more_replicas_of_either_pool_are_never_cheaper(busy, more, each, survive, seed):
-    machines = random_machines(random.Random(seed))
-    pools = [sized(machines, size) for size in each]
-    larger = tuple(count + extra for count, extra in zip(busy, more, strict=True))
-    costs = [pools_order(pools, pair, survive)[0] for pair in (busy, larger)]
-    assert costs[0] <= costs[1] + 1e-9
 
 
 def test_pools_are_at_one_provider_and_own_machines_are_counted_once():
@@ -281,13 +238,6 @@ def test_more_gpus_are_planned_where_their_machines_cost_less():
     assert few[0] < many[0]
 
 
-@pytest.mark.parametrize(("first_ms", "one_usd"), [(550, 1.7), (560, 1.0), (580, 2.0)])
-def test_more_layouts_are_never_dearer(first_ms, one_usd):
-    """TP1 costs less for prefill by itself; with the link it takes ten replicas at $1.70, and pools cost $33 where TP2 takes $32."""
-    few, many = (large_pools(sizes, first_ms, one_usd) for sizes in ("[2, 4]", "[1, 2, 4]"))
-    assert many[1] <= few[1] + 1e-9
-
-
 def test_layouts_that_are_dear_for_a_phase_by_itself_are_planned_where_the_cheap_one_misses_a_target():
     """With the link the first token takes over 540 ms on one GPU; two GPUs a replica meet that, and there was no plan."""
     assert large_pools("[1, 2, 4]", 540, 1.0) == large_pools("[2, 4]", 540, 1.0)
@@ -386,7 +336,7 @@ def test_racks_hold_all_replicas_and_no_fewer_could_be_half_empty(sizes):
     assert racks_of([*sizes, 73], 72) is None
 
 
-@given(PAIRS, EACH, st.integers(0, 1))
+@given(st.tuples(*[st.integers(1, 30)] * 2), st.tuples(*[st.sampled_from(SIZES)] * 2), st.integers(0, 1))
 def test_both_pools_stand_in_the_same_racks_where_racks_are_sold_whole(busy, each, spare):
     rack, survive = Machine("P", "node", "gpu", 4, 42.0, sold_by=18), Survival("machine", spare)
     sizes = [4 * size for size in each]

@@ -137,14 +137,6 @@ def test_nothing_outside_changes_nothing(written):
     assert plain.outside is None
 
 
-@pytest.mark.parametrize("key", ["usd_per_request", "usd_per_tool_call"])
-def test_it_is_linear_in_price_and_no_price_changes_the_plan(written, key):
-    tools = {"tool_calls": 3, "tool_time": "10 ms"}
-    plans = [chosen(written(CHAT | {"outside": tools | {key: usd}})) for usd in (0.001, 0.003)]
-    assert plans[1].outside.usd == pytest.approx(3 * plans[0].outside.usd)
-    assert (plans[0].replicas, plans[0].usd_per_month) == (plans[1].replicas, plans[1].usd_per_month)
-
-
 def test_users_come_back_later_by_as_much(written):
     users = {"name": "chat", "users": 300, "input_tokens": 400, "output_tokens": 100}
     waiting = chosen(
@@ -203,20 +195,6 @@ def test_pools_have_it_too(written):
     assert plan.outside.usd == pytest.approx(20 * MONTH_S * 0.001)
     less = chosen(written(CHAT, fleet=fleet, slo={"ttft_p95": "250 ms", "tpot_p95": "15 ms"}))
     assert (plan.replicas, plan.ttft_s) == (less.replicas, less.ttft_s)
-
-
-@pytest.mark.parametrize(
-    "quantity", ["outside.usd_per_month", "outside.seen_ttft_s.p95", "outside.mean_wait_s"]
-)
-def test_it_is_explained(result, written, quantity):
-    words = written(CHAT | {"outside": {"time": "50 ms", "usd_per_request": 0.001}})
-    plan = result("fleet", words)["chosen"]
-    value = plan
-    for key in quantity.split("."):
-        value = value[key]
-    explained = json.loads(json.dumps(result("explain", words, quantity)))
-    assert explained["value"] == pytest.approx(value)
-    assert "traffic[0].outside" in json.dumps(explained["inputs"])
 
 
 SECONDS = st.floats(0.0, 100.0)

@@ -91,13 +91,6 @@ def turn_of(table, sequences, prompts, room, before):
     return core.turn_s(sequences, 0.0), core.filled
 
 
-@given(degrees, st.integers(1, 3000), st.integers(0, 200))
-@laws
-def test_a_chunk_alone_never_gains_by_stages(stages, tokens, sequences):
-    alone, _ = turn_of(engine(stages).table, sequences, [tokens], np.inf, 0.0)
-    assert alone >= tokens * TOKEN_S * (1.0 - 1e-12)
-
-
 @given(degrees, seeds)
 @laws
 def test_a_turn_with_prompts_is_its_largest_micro_batch_times_the_ratio_of_the_pipeline(stages, seed):

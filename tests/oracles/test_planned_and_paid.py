@@ -5,9 +5,10 @@ import json
 
 import pytest
 
-from capplan.cli.main import main
 from capplan.questions.money.actual import Costs, Difference
 from capplan.recorded.paid import read_paid
+from tests.files import written_to
+from tests.plan_files import fleet_plan
 
 SCENARIO = """name: paid
 model: meta-llama/Llama-3.1-8B-Instruct
@@ -22,10 +23,7 @@ DOLLARS = {"USD": 1.0}
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory, few_requests):
     """One machine of eight H100 at AWS, $55.04 an hour."""
-    folder = tmp_path_factory.mktemp("paid")
-    (folder / "s.yaml").write_text(SCENARIO)
-    assert main(["fleet", str(folder / "s.yaml"), "--offline", "-o", str(folder / "plan.json")]) == 0
-    return folder / "plan.json"
+    return fleet_plan(written_to(tmp_path_factory.mktemp("paid") / "s.yaml", SCENARIO))
 
 
 def order(plan):
@@ -185,11 +183,11 @@ def test_odd_exports_are_refused(capplan, plan, tmp_path):
     tokens = tmp_path / "tokens.csv"
     assert capplan("bill", "--plan", plan, "--offline", "--focus", tokens, "--month", "2026-12").code == 0
     assert "line 2: is of tokens and states no hours" in capplan.refused(
-        "bill", "--plan", plan, "--actual", tokens
+        "bill --plan", plan, "--actual", tokens
     )
     euros = focus_file(tmp_path, {"BillingCurrency": "EUR", "PricingQuantity": 1, "EffectiveCost": 1})
     assert "line 2: is in EUR; give the scenario that currency" in capplan.refused(
-        "bill", "--plan", plan, "--actual", euros
+        "bill --plan", plan, "--actual", euros
     )
     said = capplan.refused("bill", "--plan", plan, "--actual", euros, "--month", "2026-12")
     assert "--month: is of a bill of the plan, and --actual has its own months" in said

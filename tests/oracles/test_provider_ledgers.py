@@ -293,15 +293,6 @@ def test_kimi_k3_pays_for_writes(pause_s):
     assert billed("bedrock/global.moonshotai.kimi-k3", pause_s) == near(min(plain, half))
 
 
-def test_residency_and_a_discount_of_ones_own_are_on_every_token():
-    """Ten percent more for a region, then twelve off: reads and writes as well."""
-    times, ratio = arrivals(60.0), 1.1 * 0.88
-    usd = mean_usd(times, Prices(4.0 * ratio, 20.0 * ratio, 0.2 * ratio, 8.0 * ratio), Cache(HOUR))
-    assert billed("anthropic/claude-opus-5-5", 60.0, time_to_live=HOUR, surcharge=0.1, discount=0.12) == near(
-        usd
-    )
-
-
 @pytest.mark.parametrize(("write", "hour"), [(0.0, None), (2.5e-6, 4e-6)])
 def test_litellm_s_write_prices_are_paid_by_misses(tmp_path, write, hour):
     """A price of zero means as input; one for an hour is another life on sale."""

@@ -1,8 +1,6 @@
 """Bytes beside the weights themselves: scales of outputs, rows that pad a vocabulary, norms and states that ranks divide."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
 from capplan.families.model_config import read_network
@@ -14,7 +12,6 @@ from capplan.memory.rank import rank_weight_bytes
 from capplan.model.kv_cache import state_bytes_per_sequence
 from capplan.model.parameters import parameters, weight_bytes, weight_bytes_per_rank
 from capplan.model.sharding import Sharding
-from capplan.model.weight_format import in_weight_format
 from capplan.readers.catalogue.models import read_model
 
 LLAMA = {
@@ -93,23 +90,6 @@ def test_experts_have_scales_too(tensor, expert):
     attention = (3 * 256) / tensor + 256
     experts = 4 / expert * (2 * 64 / (tensor / expert) + 256)
     assert narrow - plain == 3 * 4 * (attention + experts)
-
-
-@given(
-    tensor=st.sampled_from([1.0, 2.0, 4.0]),
-    dtype=st.sampled_from(["fp8_channel", "int8", "w4a16-zp", "w8a16"]),
-)
-def test_scales_never_make_a_matrix_smaller_and_vanish_beside_wide_ones(tensor, dtype):
-    sizes = []
-    for width in (256, 4096):
-        network = read_network(LLAMA | {"hidden_size": width, "intermediate_size": 2 * width}, "tiny")
-        held = in_weight_format(network, dtype)
-        bits = 4 if "4" in dtype[:2] else 8
-        layers = weight_bytes_per_rank(held, Sharding(tensor=tensor)) - weight_bytes_per_rank(
-            in_weight_format(network, "aqlm-1x8-g1" if bits == 8 else "aqlm-1x4-g1"), Sharding(tensor=tensor)
-        )
-        sizes.append(layers / weight_bytes_per_rank(held, Sharding(tensor=tensor)))
-    assert 0 < sizes[1] < sizes[0] / 8 < 0.02
 
 
 GPT2 = "openai-community/gpt2"

@@ -13,7 +13,6 @@ from capplan.money.commitments import GroupUse, Offer, cheapest_mix, use_fractio
 from capplan.money.who_pays import (
     ClassUse,
     PaidPool,
-    by_tenant,
     decode_s_per_request,
     who_pays,
 )
@@ -80,28 +79,6 @@ def test_each_pool_is_idle_by_its_own_time(uses, usd, first, last):
 def test_the_parts_of_a_step_add_up_to_it():
     """Ten sequences of 101 tokens in one batch: 100 steps of 20 ms are 2 s of the replica."""
     assert 10 * decode_s_per_request(101.0, 0.02, 10.0) == pytest.approx(100 * 0.02)
-
-
-@given(USES, st.floats(1, 1e7), st.floats(0.1, 10))
-def test_shares_add_up_and_are_linear_in_the_cost(uses, usd, factor):
-    bill, dearer = (who_pays(uses, PaidPool(cost, 1, 1e12)) for cost in (usd, usd * factor))
-    assert sum(share.with_idle_usd for share in bill.shares) == pytest.approx(usd) == pytest.approx(bill.usd)
-    assert [share.usd * factor for share in bill.shares] == pytest.approx(
-        [share.usd for share in dearer.shares]
-    )
-    tenants = by_tenant(bill.shares)
-    assert sum(share.with_idle_usd for shares in tenants.values() for share in shares) == pytest.approx(usd)
-
-
-@given(USES, st.floats(1, 1e7), st.floats(0.01, 0.99))
-def test_a_class_that_is_split_in_two_pays_the_same(uses, usd, part):
-    first, *others = uses
-    halves = [replace(first, requests=first.requests * share) for share in (part, 1 - part)]
-    whole, split = (who_pays(some, PaidPool(usd, 1, 1e12)) for some in (uses, [*halves, *others]))
-    assert split.shares[0].usd + split.shares[1].usd == pytest.approx(whole.shares[0].usd)
-    assert [share.usd for share in split.shares[2:]] == pytest.approx(
-        [share.usd for share in whole.shares[1:]]
-    )
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,9 @@
 
 import pytest
 
-from capplan.cli.main import main
+from tests.files import written_to
+from tests.plan_files import fleet_plan, plan_in
+from tests.sweeps import size_on_few_requests
 
 PAGE = """name: page
 model: meta-llama/Llama-3.1-8B-Instruct
@@ -27,8 +29,12 @@ prices: {commitment: on-demand, provider: any}
 @pytest.fixture(scope="session")
 def plan_of_page(tmp_path_factory):
     """The plan file of the scenario PAGE, which stands beside it as page.yaml."""
-    folder = tmp_path_factory.mktemp("mit Leerzeichen und ü")
-    scenario, file = folder / "page.yaml", folder / "plan.json"
-    scenario.write_text(PAGE, encoding="utf-8")
-    assert main(["fleet", str(scenario), "--offline", "-o", str(file)]) == 0
-    return file
+    return fleet_plan(written_to(tmp_path_factory.mktemp("mit Leerzeichen und ü") / "page.yaml", PAGE))
+
+
+@pytest.fixture(scope="session")
+def plan(tmp_path_factory):
+    """The plan file of the scenario of tests/plan_files.py, which stands beside it as small.yaml; no test writes there."""
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        return plan_in(tmp_path_factory.mktemp("plan"))

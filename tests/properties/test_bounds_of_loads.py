@@ -165,7 +165,7 @@ def test_a_queue_limit_needs_users_who_think():
     for crowd in (Crowd(THREE, 1), Crowd(THREE, 1, np.zeros(3))):
         check_admission(Admission(), crowd)
         with pytest.raises(InputError, match="queue_limit has no meaning for users without think time"):
-            check_admission(rules, crowd)
+            simulate(NO_REQUESTS, PLAIN, crowd=crowd, admission=rules)
 
 
 @pytest.mark.parametrize(

@@ -97,30 +97,6 @@ some_devices = st.lists(st.sampled_from(DEVICES), min_size=1, max_size=2, unique
 
 @pytest.mark.long
 @LAW
-@given(scenarios(), some_devices, some_devices)
-def test_one_more_device_never_makes_the_answer_dearer_nor_changes_that_of_another(text, few, more):
-    question, wider = asked(text, few), asked(text, [*few, *more])
-    assert cost(wider) <= cost(question)
-    narrow, wide = searching(question, terms()), searching(wider, terms())
-    for device in few:
-        alone, among = (
-            found.best_of(device, question.slo.confidence, search(question).rejected)
-            for found in (narrow, wide)
-        )
-        assert (alone and (alone.gpus, alone.busy)) == (among and (among.gpus, among.busy))
-
-
-@pytest.mark.long
-@LAW
-@given(scenarios(), some_devices)
-def test_one_more_layout_never_makes_the_answer_dearer(text, few):
-    question = asked(text, few)
-    fewer = replace(question, ranges=replace(question.ranges, tensor_parallel=(2,)))
-    assert cost(question) <= cost(fewer)
-
-
-@pytest.mark.long
-@LAW
 @given(scenarios(), some_devices, st.floats(1.0, 3.0), st.floats(1.0, 3.0))
 def test_looser_targets_never_cost_more(text, few, first, second):
     question = asked(text, few)
@@ -160,19 +136,6 @@ def test_less_headroom_and_fewer_spares_never_cost_more(text, few, headroom, spa
     assert cost(question, terms(headroom_fraction=headroom, survive=Survival("replica", spares))) <= cost(
         question, generous
     )
-
-
-@pytest.mark.long
-@LAW
-@given(scenarios(), st.permutations(DEVICES))
-def test_the_order_of_lists_does_not_matter(text, order):
-    question = asked(text, DEVICES[1:3])
-    turned = replace(
-        question,
-        devices=list(reversed(question.devices)),
-        ranges=replace(question.ranges, tensor_parallel=(2, 1)),
-    )
-    assert cost(turned) == cost(question)
 
 
 ONE_USER = """name: law

@@ -15,6 +15,8 @@ from capplan.questions.plans.plan_check import check_plan, latest_day
 from capplan.questions.plans.plan_file import answer_of
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
+from tests.files import written_to
+from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -42,10 +44,8 @@ IN_TIME = date(2026, 6, 1)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     here = tmp_path_factory.mktemp("check")
-    (here / "small.yaml").write_text(SCENARIO)
-    (here / "prices.yaml").write_text(json.dumps(LISTED))
-    assert main(["fleet", str(here / "small.yaml"), "--offline", "-o", str(here / "plan.json")]) == 0
-    return here
+    written_to(here / "prices.yaml", LISTED)
+    return fleet_plan(written_to(here / "small.yaml", SCENARIO)).parent
 
 
 @pytest.fixture

@@ -45,12 +45,6 @@ def test_a_curve_is_scaled_to_the_peak_and_keeps_its_mean_over_its_maximum(rates
     assert found.mean_rate_fraction == pytest.approx(np.mean(rates) / np.max(rates))
 
 
-@given(rates=CURVES, factor=st.floats(1e-3, 1e3))
-def test_only_the_form_of_a_curve_counts(rates, factor, tmp_path_factory):
-    first, second = (only(tmp_path_factory, daily_curve=[f * rate for rate in rates]) for f in (1.0, factor))
-    assert first.hourly_rate_fractions == pytest.approx(second.hourly_rate_fractions)
-
-
 @given(fraction=st.floats(1e-6, 1.0))
 def test_a_mean_rate_is_a_share_of_the_peak(fraction, tmp_path_factory):
     found = only(tmp_path_factory, mean_rate=f"{fraction * PEAK} req/s")

@@ -13,6 +13,8 @@ from capplan.questions.fleet import asked_fleet
 from capplan.questions.plans.plan_check import both_sides, changes, side_of
 from capplan.report.answers.plan_files import diff_answer
 from capplan.scenario.scenario import read_scenario, scenario_document
+from tests.files import written_to
+from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 BASE = """name: small
@@ -30,10 +32,9 @@ IMPOSSIBLE = BASE.replace("600 ms", "1 ms")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, few_requests):
     here = tmp_path_factory.mktemp("diff")
-    for name, text in (("base", BASE), ("twice", TWICE), ("impossible", IMPOSSIBLE)):
-        (here / f"{name}.yaml").write_text(text)
-    for name in ("base", "twice"):
-        assert main(["fleet", str(here / f"{name}.yaml"), "--offline", "-o", str(here / f"{name}.json")]) == 0
+    written_to(here / "impossible.yaml", IMPOSSIBLE)
+    for name, text in (("base", BASE), ("twice", TWICE)):
+        fleet_plan(written_to(here / f"{name}.yaml", text), at=here / f"{name}.json")
     return here
 
 

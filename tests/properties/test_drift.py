@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.keys import current_day
 from capplan.questions.plans.drift import asked_as_observed, change_between, pinned_prices, replanned, watched
@@ -15,15 +14,15 @@ from capplan.readers.plan_file import read_plan_file
 from capplan.report.answers.watched import replan_answer, watch_answer
 from capplan.scenario.observed_traffic import as_observed
 from tests.observed import seen_of
+from tests.plan_files import fleet_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    plan = tmp_path_factory.mktemp("drift") / "plan.json"
-    assert main(["fleet", str(ROOT / "tests/golden/small.yaml"), "--offline", "-o", str(plan)]) == 0
-    return read_plan_file(plan)
+    small, folder = ROOT / "tests/golden/small.yaml", tmp_path_factory.mktemp("drift")
+    return read_plan_file(fleet_plan(small, at=folder / "plan.json"))
 
 
 def watch_of(file, seen):

@@ -66,16 +66,6 @@ def test_without_electricity_nothing_is_added_and_no_column_shown(answered):
     assert "energy_usd_per_hour" not in answer.tables[0].shown
 
 
-def test_dear_electricity_changes_which_device_is_the_cheapest(answered):
-    """An L4 at 1.5 $/h draws a tenth of an H100 at 1.2 $/h: which is cheaper turns on the price of a kWh."""
-    cheap, dear = (
-        answered(SCENARIO + own).result["chosen"]
-        for own in ("", "  electricity: 5 $/kWh\n  facility_ratio: 2\n")
-    )
-    assert cheap["hardware"] == "h100-sxm"
-    assert dear["hardware"] == "l4"
-
-
 def test_facility_ratio_multiplies_electricity_and_nothing_else(answered):
     with pytest.raises(InputError, match=r"line 7: prices\.facility_ratio: multiplies electricity"):
         answered(SCENARIO + "  facility_ratio: 1.4\n")

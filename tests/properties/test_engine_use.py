@@ -129,32 +129,6 @@ def test_drafts_that_cost_nothing_and_are_not_made_change_nothing(replica):
         assert getattr(rounds.table, name) == pytest.approx(getattr(replica.table, name))
 
 
-def with_and_without_drafts(tmp_path, capsys, scenario, acceptance):
-    """Return the results without drafts and with three from a draft of a step in seven."""
-    flags = ["--draft-step-time", "1 ms", "--acceptance", str(acceptance), "--draft-tokens", "3"]
-    return [simulated(capsys, tmp_path, *f, scenario=scenario)["result"] for f in ([], flags)]
-
-
-@pytest.mark.parametrize("acceptance", [0.6, 0.4])
-def test_speculation_is_faster_alone(tmp_path, capsys, acceptance):
-    """With few in flight a round of a few cheap drafts pays."""
-    quiet = SCENARIO.replace("4 req/s", "0.2 req/s")
-    plain, drafted = with_and_without_drafts(tmp_path, capsys, quiet, acceptance)
-    assert drafted["tokens_per_step"] == pytest.approx(sum(acceptance**place for place in range(4)))
-    assert drafted["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
-
-
-def test_speculation_costs_more_in_a_crowd_the_less_is_accepted(tmp_path, capsys):
-    """With many in flight the verified tokens cost more than they bring at 0.4; at 0.6 they break even within 1 %."""
-    crowd = SCENARIO.replace("4 req/s", "60 req/s").replace("64", "512")
-    extra = {}
-    for acceptance in (0.6, 0.4):
-        plain, drafted = with_and_without_drafts(tmp_path, capsys, crowd, acceptance)
-        extra[acceptance] = drafted["utilisation_fraction"] / plain["utilisation_fraction"]
-    assert extra[0.6] == pytest.approx(1.0, abs=0.01)
-    assert extra[0.4] > 1.05
-
-
 def test_the_speculation_of_a_scenario_is_that_of_the_flags(tmp_path, capsys):
     said = SCENARIO + "speculation: {draft_step_time: 1 ms, acceptance: 0.6, draft_tokens: 3}\n"
     flags = ["--draft-step-time", "1 ms", "--acceptance", "0.6", "--draft-tokens", "3"]
@@ -178,47 +152,6 @@ def test_plans_are_sized_with_drafts_and_without_tiers_and_that_is_said(tmp_path
     assert any(line.startswith("kv_offload has no effect") for line in warnings)
 
 
-def test_schedulers_differ_as_they_should(tmp_path, capsys):
-    """Whole batches wait and hold back; a timeout shortens the wait; prompts first are the soonest to start."""
-    found = {
-        name: simulated(capsys, tmp_path, "--warm-up", "0 s", "--seed", "0", *flags)["result"]
-        for name, flags in {
-            "engine": [],
-            "chunked": ["--scheduling", "chunked"],
-            "continuous": ["--scheduling", "continuous"],
-            "prefill-first": ["--scheduling", "prefill-first"],
-            "static": ["--scheduling", "static"],
-            "dynamic": ["--scheduling", "dynamic", "--batch-timeout", "20 ms"],
-        }.items()
-    }
-    assert found["engine"] == found["chunked"]
-    finished = {name: result["finished"] for name, result in found.items()}
-    assert (
-        finished.pop("static") == 64
-    )  # a batch of as many as there are seats; the next one does not fill in time
-    assert len(set(finished.values())) == 1
-    ttft = {name: result["ttft_s"]["mean"] for name, result in found.items()}
-    assert ttft["static"] > ttft["dynamic"] > max(ttft["continuous"], ttft["prefill-first"])
-    assert found["static"]["itl_s"]["p99"] <= found["chunked"]["itl_s"]["p99"]
-
-
-def test_those_who_matter_more_wait_less(tmp_path, capsys):
-    """At several times what sixteen seats can take: the urgent class is served, the other one pays."""
-    both = SCENARIO.replace(
-        "  - {name: people, request_rate: 4 req/s, input_tokens: 800, output_tokens: 100}\n",
-        "  - {name: people, request_rate: 3 req/s, input_tokens: 800, output_tokens: 100, priority: 0}\n"
-        "  - {name: batch, request_rate: 60 req/s, input_tokens: 800, output_tokens: 100, priority: 5, deadline: 4 s}\n",
-    ).replace("max_num_seqs: 64", "max_num_seqs: 16")
-    result = simulated(capsys, tmp_path, scenario=both)["result"]
-    people, batch = result["classes"]["people"], result["classes"]["batch"]
-    assert (people["shed"], people["unfinished"] < 16) == (0, True)
-    for key in ("requests", "finished", "shed", "unfinished", "preemptions"):
-        assert people[key] + batch[key] == result[key]
-    assert batch["shed"] > 0
-    same = simulated(capsys, tmp_path, scenario=both.replace("priority: 5", "priority: 0"))["result"]
-    assert same["classes"]["people"]["queue_s"]["mean"] > 10 * people["queue_s"]["mean"]
-
-
 def test_a_flag_holds_where_a_class_says_nothing(tmp_path):
     requests = Requests(np.array([10, 10]), np.array([2, 2]), np.array([0.0, 1.0]))
     stream = Stream(requests, ("people", "batch"))
@@ -230,18 +163,6 @@ def test_a_flag_holds_where_a_class_says_nothing(tmp_path):
     assert admission_of(stream, 5, None, [people, batch]).deadline_s == (np.inf, 3.0)
     assert admission_of(stream, 5, None, [people, batch]).priority == (0, 2)
     assert admission_of(stream, 5, None, []).priority == ()
-
-
-def test_the_cache_over_time_adds_up(replica):
-    """The mean over the spans of the timeline is the occupancy of the whole run, for one replica and for three."""
-    requests = Requests(np.full(300, 900), np.full(300, 60), np.arange(300) * 0.05)
-    for replicas in (1, 3):
-        found = simulated_fleet(replica, Stream(requests, ("a",)), replicas=replicas, slo=Slo())
-        lines = [part.timeline for part in found.parts]
-        blocks = sum(float(line.kv_blocks.sum()) * line.span_s for line in lines)
-        used = sum(part.kv_occupancy_mean * part.seconds for part in found.parts) * replica.kv_blocks
-        assert blocks == pytest.approx(used, rel=1e-6)
-        assert found.kv_blocks == replicas * replica.kv_blocks
 
 
 def test_a_tier_that_nobody_knows_the_speed_of_is_refused(tmp_path, capsys):

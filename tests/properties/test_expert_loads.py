@@ -60,31 +60,6 @@ def test_a_power_law_leaves_experts_without_tokens_and_fills_more_tiles_than_a_b
     assert tiles[0] > even_tiles[0]
 
 
-@FEW
-@given(st.integers(1, 9000).map(float), st.floats(0.0, 4.0), st.sampled_from([64.0, 128.0]))
-def test_a_kernel_that_chooses_its_tile_beforehand_is_never_faster_than_one_that_takes_the_best(
-    tokens, ratio, largest
-):
-    shape = (tokens, 64.0, 64.0, 4.0, 2048.0, 1024.0, 1.0, 1.0, 1.0)
-    free = replace(RATES, tile_load_ratio=0.0, largest_tile_rows=largest)
-    bound = replace(free, tile_load_ratio=ratio)
-    assert experts_time_s(*shape, bound) >= experts_time_s(*shape, free) * (1 - 1e-12)
-    assert experts_time_s(tokens + 5.0, *shape[1:], bound) >= experts_time_s(*shape, bound) * (1 - 1e-9)
-
-
-@FEW
-@given(
-    st.integers(1, 9000).map(float),
-    st.sampled_from([8.0, 64.0, 256.0]),
-    st.sampled_from([1.0, 2.0, 4.0, 8.0]),
-)
-def test_a_narrower_shard_of_every_expert_is_never_slower(tokens, experts, tensor_parallel):
-    def time_s(width):
-        return experts_time_s(tokens, experts, experts, 4.0, 2048.0, width, 1.0, 0.53125, 1.03125, RATES)
-
-    assert time_s(3072.0 / tensor_parallel) <= time_s(3072.0) * (1 + 1e-12)
-
-
 def test_loads_that_are_known_give_the_time_of_the_same_loads_guessed():
     tokens, experts, chosen = 512.0, 64.0, 4.0
     even = replace(RATES, router_skew=-1.0)

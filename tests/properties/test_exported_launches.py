@@ -36,13 +36,6 @@ NEWEST_BUILD = engine_flags("llamacpp").releases[-1]
 NEWEST = {engine: engine_flags(engine).releases[-1] for engine in ENGINES}
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        return plan_in(tmp_path_factory.mktemp("export"))
-
-
 WHOLE_MATRICES = (None, ("o_proj",), ("q_proj", "k_proj", "v_proj"), ("o_proj", "gate_proj", "up_proj"))
 """Matrices with adapters that vLLM, too, can be told apart."""
 
@@ -207,14 +200,14 @@ def flags_of(words):
 
 def test_ollama_and_lm_studio_get_what_they_have_words_for(capplan):
     dense = capplan(
-        "export", "--model", "llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "ollama"
+        "export --model llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "ollama"
     ).out
     layers = int(re.search(r"PARAMETER num_gpu (\d+)", dense)[1])
     assert "FROM ./Llama-3.1-70B-Q4_K_M.gguf" in dense
     assert "PARAMETER num_ctx 8192" in dense
     command = read_command_line(
         capplan(
-            "export", "--model", "llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "llamacpp"
+            "export --model llama-3.1-70b", *SPLIT, "--weight-dtype", "q4_k_m", "--target", "llamacpp"
         ).out
     )
     assert command.gpu_layers == layers
@@ -294,17 +287,6 @@ def test_the_newest_versions_know_every_option_of_the_table(shared):
     for flag in written:
         assert flag.names[0] in fields, flag
         assert flag.switch == (fields[flag.names[0]] in ("bool", "Optional[bool]")), flag
-
-
-GONE = shlex.split(
-    "--swap-space --max-num-partial-prefills --num-scheduler-steps --speculative-model --device --task"
-)
-"""Options that vLLM once had; release notes and the parsers of each release."""
-
-
-@given(data=st.data())
-def test_options_that_are_gone_are_never_written(data):
-    assert not set(GONE) & set(command_of(data.draw(launches("vllm"))).arguments)
 
 
 def records(fields):
@@ -470,25 +452,6 @@ def test_an_autoscaled_simulation_keeps_the_replicas_that_the_targets_need(cappl
     threshold = float(written["spec"]["triggers"][0]["metadata"]["threshold"])
     shown = capplan(*run[:-2], "--autoscale", f"1:{count}").out
     assert f"one replica for each {threshold:.4g} requests per second" in " ".join(shown.split())
-
-
-PER_TARGET = {
-    "vllm": lambda documents: documents,
-    "k8s": lambda documents: [c["command"] + c["args"] for d in documents if d["kind"] == "Deployment" for c in d["spec"]["template"]["spec"]["containers"]],
-    "compose": lambda documents: [s["entrypoint"] + s["command"] for s in documents[0]["services"].values()],
-    "dynamo": lambda documents: [["vllm", "serve", *c["args"]] for part in documents[0]["spec"]["components"][1:] for c in part["podTemplate"]["spec"]["containers"]],
-}  # fmt: skip
-"""Target -> the command lines in its documents."""
-
-
-@pytest.mark.parametrize("target", ["k8s", "compose", "dynamo"])
-def test_every_manifest_starts_the_same_replica(capplan, plan, target):
-    alone = read_command_line(exported(capplan, plan, "vllm"))
-    text = exported(capplan, plan, target, *(["--image", "r/n:1"] if target == "dynamo" else []))
-    commands = PER_TARGET[target](list(yaml.safe_load_all(text)))
-    assert commands
-    for words in commands:
-        assert replace(read_command_line(shlex.join(words)), unread=()) == replace(alone, unread=())
 
 
 @pytest.mark.parametrize("target", ["kserve", "llm-d"])

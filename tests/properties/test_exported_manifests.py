@@ -13,9 +13,8 @@ from capplan.deploy.fleet_launch import fleet_launch
 from capplan.errors import InputError
 from capplan.fleet.group import RoutedRequests
 from capplan.readers.plan_file import ServerRow, read_plan_file
-from tests.plan_files import plan_in, with_changes
+from tests.plan_files import with_changes
 from tests.published_fields import TABLE, kind_of, mismatch
-from tests.sweeps import size_on_few_requests
 
 PUBLISHED = json.loads(TABLE.read_text())
 LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
@@ -58,12 +57,9 @@ def unpublished(document):
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory):
+def plans(plan, tmp_path_factory):
     """Return plans of every engine and shape: one device, several servers, attention groups, a config of its own."""
     folder = tmp_path_factory.mktemp("manifests")
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        plan = plan_in(folder)
     shapes = {
         "one": {},
         "wide": {"chosen": {"tensor_parallel": 8, "pipeline_parallel": 2}},
@@ -263,12 +259,12 @@ def mix(plans):
     file = read_plan_file(plans["one"])
     (whole,) = file.answer.chosen.groups
     rows = [
-        ("chat", {"replicas": 3, "spare_replicas": 1, "hardware": "l4", "planned_request_rate_limit_per_replica": 2.0}),
-        ("documents", {"replicas": 2, "spare_replicas": 0, "tensor_parallel": 2, "planned_request_rate_limit_per_replica": 0.5}),
+        ("chat", 4096, {"replicas": 3, "spare_replicas": 1, "hardware": "l4", "planned_request_rate_limit_per_replica": 2.0}),
+        ("documents", 9000, {"replicas": 2, "spare_replicas": 0, "tensor_parallel": 2, "planned_request_rate_limit_per_replica": 0.5}),
     ]  # fmt: skip
     groups = [
-        replace(whole, **row, requests=RoutedRequests(classes=(name,), request_fraction=0.5, max_model_len=4096))
-        for name, row in rows
+        replace(whole, **row, requests=RoutedRequests(classes=(name,), request_fraction=0.5, max_model_len=longest))
+        for name, longest, row in rows
     ]  # fmt: skip
     servers = [
         ServerRow(devices_per_server=8, vendor="NVIDIA"),
@@ -330,6 +326,9 @@ def test_each_group_of_a_mix_is_a_deployment_of_its_own_behind_the_stated_rule(m
         assert limits == [{"nvidia.com/gpu": str(each)} for each in devices]
     else:
         assert [spec["replicas"] for spec in specs] == replicas
+    if target == "k8s":
+        pods = [spec["template"]["spec"]["containers"][0]["args"] for spec in specs]
+        assert [words[words.index("--max-model-len") + 1] for words in pods] == ["4096", "9000"]
 
 
 def device_ids(service):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from capplan.fleet.engine_options import TierTokens
-from capplan.fleet.load.demand import CACHED_SHARE, FREE_SHARE, Demand, demand_of_classes, drawn_requests
+from capplan.fleet.load.demand import FREE_SHARE, demand_of_classes, drawn_requests
 from capplan.fleet.load.offered import SamplePath
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.length import empirical, fixed, lognormal, uniform
@@ -228,12 +228,3 @@ def test_draws_are_cut_to_the_context_and_leave_room_for_a_token():
     assert np.max(drawn.input_tokens + drawn.output_tokens) == 599
     assert drawn.output_tokens.min() >= 1
     assert np.all(drawn.cached_tokens < drawn.input_tokens)
-
-
-def test_draws_find_in_the_cache_what_the_plan_finds_in_the_mean():
-    mix = demand(AGENTS)
-    assert not drawn_requests(mix, 1000, 1, 10**6).cached_tokens.any()
-    planned = Demand(mix.classes, mix.lengths, mix.longest_tokens, hit_fractions=(0.45,))
-    drawn = drawn_requests(planned, 20_000, 1, 10**6)
-    assert set(np.unique(drawn.cached_tokens)) == {0, int(CACHED_SHARE * 1000)}
-    assert drawn.cached_tokens.mean() / 1000 == pytest.approx(0.45, abs=0.02)

@@ -9,6 +9,7 @@ import pytest
 from capplan.deploy.export import grafana_dashboard
 from capplan.deploy.fleet_launch import fleet_launch
 from capplan.readers.plan_file import read_plan_file
+from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,8 +25,8 @@ def exported(tmp_path_factory):
     from capplan.cli.main import main
 
     folder = tmp_path_factory.mktemp("watched")
-    plan, out = folder / "plan.json", folder / "dashboard.json"
-    assert main(["fleet", str(ROOT / "tests/golden/small.yaml"), "--offline", "-o", str(plan)]) == 0
+    out = folder / "dashboard.json"
+    plan = fleet_plan(ROOT / "tests/golden/small.yaml", at=folder / "plan.json")
     assert main(["export", str(plan), "--target", "grafana", "-o", str(out)]) == 0
     return plan, json.loads(out.read_text(encoding="utf-8"))
 

@@ -18,7 +18,6 @@ from capplan.errors import InputError
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.flags import ServingFlags
 from tests.plan_files import plan_in, with_changes
-from tests.sweeps import size_on_few_requests
 
 HOSTILE = (
     "x\n touch INJECTED #", "x\r touch INJECTED", "x\u2028touch INJECTED", "'; touch INJECTED; '", '"; touch INJECTED; "', "$(touch INJECTED)",
@@ -37,15 +36,10 @@ VARIABLE = re.compile(r"\$\$|\$\(([A-Za-z_]+)\)")
 
 
 @pytest.fixture(scope="module")
-def plans(tmp_path_factory):
+def plans(plan, tmp_path_factory, few_requests):
     """Plans of identical replicas and of separate pools."""
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        one, pools = (tmp_path_factory.mktemp(name) for name in ("one", "pools"))
-        yield {
-            "one": plan_in(one),
-            "pools": plan_in(pools, "fleet.disaggregation=only", "fleet.kv_link=infiniband-ndr", "slo.tpot_p95=30 ms"),
-        }  # fmt: skip
+    words = ("fleet.disaggregation=only", "fleet.kv_link=infiniband-ndr", "slo.tpot_p95=30 ms")
+    return {"one": plan, "pools": plan_in(tmp_path_factory.mktemp("pools"), *words)}
 
 
 def started(text, folder):

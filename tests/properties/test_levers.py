@@ -325,48 +325,6 @@ def test_keys_beside_a_plan_file_are_refused(tmp_path):
         asked_levers(None, None)
 
 
-SESSIONS = """name: agents
-model: llama-3.1-8b
-traffic:
-  - {name: coding, request_rate: 12 req/s, turns: 8, input_tokens: 6000, added_tokens: 900, output_tokens: 150, think_time: 60 s}
-slo: {ttft_p95: 1.5 s, tpot_p95: 40 ms}
-fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1}
-"""
-
-
-@pytest.fixture(scope="module")
-def agents(tmp_path_factory):
-    path = tmp_path_factory.mktemp("levers") / "agents.yaml"
-    path.write_text(SESSIONS, encoding="utf-8")
-
-    def found(*settings):
-        asking, base = asked_levers(path, None, settings, offline=True)
-        return base, levers_of(asking, base, ("kv-offload", "prefix-routing", "chunked-prefill"))
-
-    return found
-
-
-@pytest.mark.long
-def test_host_memory_pays_below_the_price_at_which_it_saves_nothing(agents):
-    base, free = agents()
-    offers = [row for row in free.rows if row.lever.host_bytes and row.plan]
-    assert offers
-    best = max(offers, key=lambda row: row.usd_per_month_saved / row.lever.host_bytes)
-    assert best.usd_per_month_saved > 0.0
-    worth = 1e9 * best.usd_per_month_saved / (best.lever.host_bytes * best.plan.replicas)
-    for ratio, pays in ((0.9, True), (1.1, False)):
-        _, paid = agents(f"prices.host_memory_per_gb={worth * ratio!r} $/month")
-        (row,) = (row for row in paid.rows if row.lever.change == best.lever.change)
-        assert row.memory_usd_per_month == pytest.approx(ratio * best.usd_per_month_saved)
-        assert row.usd_per_month_saved == pytest.approx((1 - ratio) * best.usd_per_month_saved)
-        assert any(lever.host_bytes for lever in paid.best.levers) or not pays
-        whole = paid.best.plan.usd_per_month + paid.best.memory_usd_per_month
-        assert whole <= base.plan.usd_per_month + 1e-6
-    rows = {row.lever.name: row for row in free.rows}
-    assert "would find" in rows["prefix-routing"].reason
-    assert rows["chunked-prefill"].plan is not None
-
-
 @pytest.mark.long
 def test_a_router_by_prefix_finds_what_all_caches_hold(tmp_path):
     """Prompts of 60 prefixes of 6,400 tokens in a trace: one cache holds few of them, those of all replicas more."""

@@ -16,8 +16,7 @@ from capplan.errors import InputError
 from capplan.readers.catalogue.scenarios import shipped_scenarios
 from capplan.readers.yaml_file import parse_yaml
 from tests.files import written_to
-from tests.plan_files import plan_in, with_changes
-from tests.sweeps import size_on_few_requests
+from tests.plan_files import with_changes
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 FILE = Path(__file__).resolve().parents[1] / "data" / "manifests.yaml"
@@ -60,13 +59,6 @@ def test_a_manifest_without_an_engine_is_named(capplan, tmp_path, name):
     assert ROWS[name]["refused"] in ran.err
     assert len(ran.err.strip().splitlines()) <= 2
     assert "arrival_s" not in ran.err
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        return plan_in(tmp_path_factory.mktemp("manifests"))
 
 
 CHANGES = {

@@ -14,14 +14,10 @@ from capplan.families.model_config import read_network
 from capplan.families.registry import REFUSED, families, family
 from capplan.memory.capacity import stage_edges, stages_of
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes_per_sequence
-from capplan.model.network import layer_counts
 from capplan.model.parameters import (
-    active_parameters,
-    layer_parameters,
     parameters,
     weight_bytes,
     weight_bytes_per_rank,
-    weight_elements_by_class,
 )
 from capplan.model.sharding import Sharding
 from tests.sweeps import examples
@@ -68,19 +64,6 @@ tokens = st.integers(0, 1_000_000).map(float)
 
 @law
 @given(networks, tokens)
-def test_kv_cache_halves_when_elements_halve(network, context):
-    assert kv_bytes_per_sequence(network, context, 1.0) * 2 == kv_bytes_per_sequence(network, context, 2.0)
-
-
-@law
-@given(networks, tokens, tokens)
-def test_more_context_never_needs_fewer_bytes(network, one, other):
-    few, many = sorted((one, other))
-    assert kv_bytes_per_sequence(network, few, 2.0) <= kv_bytes_per_sequence(network, many, 2.0)
-
-
-@law
-@given(networks, tokens)
 def test_the_growth_is_what_the_next_token_adds(network, context):
     added = kv_bytes_per_sequence(network, context + 1, 2.0) - kv_bytes_per_sequence(network, context, 2.0)
     assert kv_bytes_per_token(network, context, 2.0) == added
@@ -102,16 +85,6 @@ def test_tensor_parallelism_divides_the_cache_once_down_to_one_head_and_never_a_
     rank = kv_bytes_per_sequence(network, context, 2.0, float(tensor))
     heads = {getattr(mixer, "kv_heads", 1) for layer in network.layers for mixer in layer.mixers}
     assert rank * min(tensor, *heads) == whole
-
-
-@law
-@given(configs(), tokens)
-def test_bytes_are_linear_in_layers_that_are_alike(config, context):
-    config |= {"model_type": "llama", "num_hidden_layers": 3}
-    once = read_network(config, "once")
-    twice = read_network(config | {"num_hidden_layers": 6}, "twice")
-    assert 2 * kv_bytes_per_sequence(once, context, 2.0) == kv_bytes_per_sequence(twice, context, 2.0)
-    assert parameters(twice) - parameters(once) == 3 * layer_parameters(once.layers[0])
 
 
 @law
@@ -160,13 +133,6 @@ def test_ranks_together_hold_at_least_the_model_and_none_more_than_it(
 
 
 @law
-@given(networks, powers)
-def test_more_tensor_parallelism_never_holds_more(network, tensor):
-    wide = weight_bytes_per_rank(network, Sharding(tensor=2.0 * tensor))
-    assert wide <= weight_bytes_per_rank(network, Sharding(tensor=float(tensor)))
-
-
-@law
 @given(networks)
 def test_plans_priced_together_are_plans_priced_alone(network):
     tensor = np.array([1.0, 2.0, 4.0, 8.0, 2.0])
@@ -188,21 +154,6 @@ def test_stages_cover_the_layers_without_gap_and_differ_by_one_at_most(layers, s
     assert all(end == start for (_, end), (start, _) in pairwise(edges))
     sizes = [end - start for start, end in edges]
     assert max(sizes) - min(sizes) <= 1
-
-
-@law
-@given(networks)
-def test_active_parameters_are_the_dense_ones_and_the_chosen_experts(network):
-    classes = weight_elements_by_class(network)
-    idle = sum(
-        count
-        * (layer.experts.experts - layer.experts.experts_per_token)
-        * layer.experts.parameters_per_expert
-        for layer, count in layer_counts(network)
-        if layer.experts
-    )
-    head = network.lm_head.parameters if network.tied_embeddings else 0
-    assert active_parameters(network) == parameters(network) - idle - classes["embedding"] + head
 
 
 BROKEN = [0, -1, "4096", True, math.nan, math.inf, 1e30, 2.5, [4096], {}]

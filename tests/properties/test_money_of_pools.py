@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.money.commitments import GroupUse, Offer, cheapest_mix, mix_of
 from capplan.money.who_pays import ClassUse, PaidPool, who_pays
+from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart
@@ -44,11 +45,7 @@ def path(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plan_file(path, few_requests):
-    from capplan.cli.main import main
-
-    file = path.parent / "plan.json"
-    assert main(["fleet", str(path), "--offline", "-o", str(file)]) == 0
-    return file
+    return fleet_plan(path)
 
 
 @pytest.fixture
@@ -189,19 +186,6 @@ def test_a_plan_file_with_pools_is_read_as_it_was_written_and_holds(result, path
     assert same["changes"] == []
     run = result("simulate", "--plan", plan_file)
     assert run["ttft_s"]["p95"] == pytest.approx(fleet["ttft_s"]["p95"])
-
-
-def test_every_quantity_of_pools_is_explained_and_sums_add_up(result, plan_file):
-    rows = {row["quantity"]: row["value"] for row in result("explain", plan_file)["quantities"]}
-    assert rows["gpus"] == rows["groups[0].gpus"] + rows["groups[1].gpus"]
-    for name in ("usd_per_month", "gpus", "watts", "ttft_s.p95", "groups[1].usd_per_hour", "transfer.bytes_per_s",
-                 "slo_met_probability", "groups[0].tensor_parallel", "usd_per_million_tokens_at_mean"):  # fmt: skip
-        found = result("explain", plan_file, name)
-        assert found["value"] == pytest.approx(rows[name])
-        assert found["formula"]
-    hourly = result("explain", plan_file, "groups[0].usd_per_hour")
-    inputs = {row["symbol"]: row["value"] for row in hourly["inputs"]}
-    assert (inputs["p"] + inputs["e"]) * inputs["g"] == pytest.approx(hourly["value"])
 
 
 @pytest.mark.long

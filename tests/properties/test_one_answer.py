@@ -18,13 +18,10 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
-from capplan.fleet.sweep import Contender, Point, point_result
 from capplan.money.order import NO_LOSS, Survival
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
-from capplan.questions.plans.plan_file import answer_of
 from capplan.questions.simulation import asked_stream, chosen_plan
-from capplan.readers.plan_file import read_plan_file
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
@@ -32,7 +29,8 @@ from capplan.scenario.command_flags import PlanFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
 from tests.files import written_to
-from tests.shipped import FLEETS, SCENARIOS, price_by_hand
+from tests.plan_files import fleet_plan
+from tests.shipped import FLEETS, price_by_hand
 from tests.slower import made_slower
 
 SMALL = """name: small
@@ -113,80 +111,12 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("one")
-    (folder / "small.yaml").write_text(SMALL)
-    assert main(["fleet", str(folder / "small.yaml"), "-o", str(folder / "plan.json")]) == 0
-    return folder
+    return fleet_plan(written_to(tmp_path_factory.mktemp("one") / "small.yaml", SMALL)).parent
 
 
 def result_of(capsys, *words):
     assert main([*words, "--format", "json"]) in (0, 4)
     return json.loads(capsys.readouterr().out)
-
-
-def test_the_commands_agree_on_the_plan_of_a_file(small, capsys):
-    plan = json.loads((small / "plan.json").read_text())["result"]["chosen"]
-    simulated = result_of(capsys, "simulate", "--plan", str(small / "plan.json"), "--until", "20 min")[
-        "result"
-    ]
-    assert simulated["plan"].startswith(plan["hardware"])
-    assert simulated["replicas"] == plan["replicas"] - plan["spare_replicas"]
-    assert simulated["ttft_s"]["p50"] == pytest.approx(plan["ttft_s"]["p50"], rel=0.05)
-    assert simulated["ttft_s"]["p95"] == pytest.approx(plan["ttft_s"]["p95"], rel=0.12)
-    assert simulated["tpot_s"]["p95"] == pytest.approx(plan["tpot_s"]["p95"], rel=0.03)
-    assert simulated["missed"] == []
-    asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
-    answer = answer_of(read_plan_file(small / "plan.json"), asked)
-    from capplan.fleet.review import spec_of_layout
-
-    spec = spec_of_layout(answer.chosen.single.layout, asked.question)
-    row = point_result(
-        Point(
-            Contender("plan", spec),
-            asked.question.demand,
-            asked.scenario.slo,
-            3,
-            plan["request_rate_per_replica"],
-        )
-    )
-    assert row["ttft_s"]["p50"] == pytest.approx(plan["ttft_s"]["p50"], rel=0.08)
-    assert row["tpot_s"]["p95"] == pytest.approx(plan["tpot_s"]["p95"], rel=0.06)
-    review = result_of(capsys, "report", "--plan", str(small / "plan.json"))["result"]
-    assert review["chosen"] == plan
-
-
-@pytest.mark.long
-def test_a_plan_file_holds_the_answer_and_tells_when_it_is_stale_or_edited(small, capsys):
-    asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
-    fresh, kept = fleet_for(asked), answer_of(read_plan_file(small / "plan.json"), asked)
-    for name in ("plans", "choices", "certainty", "uneconomical", "tight", "next_steps", "evaluated"):
-        assert getattr(kept, name) == getattr(fresh, name)
-    other = small / "other"
-    other.mkdir()
-    (other / "small.yaml").write_text(SMALL + "# changed\n")
-    text = (small / "plan.json").read_text()
-    (other / "plan.json").write_text(text)
-    (other / "edited.json").write_text(text.replace('"replicas": ', '"replicas": 1', 1))
-    (other / "broken.json").write_text(text[:500])
-    (other / "none.json").write_text("{}")
-    for name, words in (
-        ("edited.json", "was edited after it was written"),
-        ("broken.json", "is not JSON"),
-        ("none.json", "is not a plan file"),
-        ("missing.json", "no such file"),
-    ):
-        assert main(["simulate", "--plan", str(other / name)]) == 2
-        error = capsys.readouterr().err
-        assert words in error
-        assert "Traceback" not in error
-    assert main(["report", str(other / "small.yaml"), "--plan", str(small / "plan.json")]) == 0
-    capsys.readouterr()
-    (small / "small.yaml").write_text(SMALL + "# changed\n")
-    assert main(["report", "--plan", str(small / "plan.json")]) == 0
-    assert "small.yaml has changed since" in capsys.readouterr().err
-    (small / "small.yaml").write_text(SMALL)
-    assert main(["simulate"]) == 2
-    assert "no scenario is given" in capsys.readouterr().err
 
 
 @pytest.mark.long
@@ -267,17 +197,6 @@ fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 
     assert line.gpus is None or line.gpus > gpus[0]
 
 
-@pytest.mark.long
-def test_alone_on_the_market_it_is_a_plan_all_the_same(tmp_path):
-    path = tmp_path / "alone.yaml"
-    path.write_text(
-        SMALL.replace("[h100-sxm, l40s]", "[l40s]").replace("ttft_p95: 600 ms", "ttft_p95: 400 ms")
-    )
-    answer = fleet_for(asked_fleet(read_scenario(path), offline=True))
-    assert answer.uneconomical == ()
-    assert {plan.single.layout.device.name for plan in answer.plans} == {"l40s"}
-
-
 def test_certainty_is_what_the_replicas_give_and_grows_with_them(small):
     asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
     question = replace(asked.question, requests=4000)
@@ -300,24 +219,6 @@ def test_a_slower_replica_is_one_whose_every_step_takes_longer(small):
     scaled, made = plain.at(rate, 4, 1.4), slow.at(rate, 4)
     for target in (Target("ttft", "p95", 1.0), Target("tpot", "p95", 1.0), Target("e2e", "mean", 1.0)):
         assert scaled.value(target) * 1.4 == pytest.approx(made.value(target), rel=0.01)
-
-
-@pytest.mark.long
-def test_the_bounds_of_the_search_hold_at_full_length():
-    """Over layouts of shipped scenarios: the whole run's largest rate is below that of the closed form and of the short run."""
-    ratios = []
-    for path in SCENARIOS[:5]:
-        question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=10_000)
-        found = sorted(
-            search(question).candidates, key=lambda item: replace(item.layout, weight_format="").in_words()
-        )
-        for candidate in np.random.default_rng(3).choice(len(found), min(len(found), 3), replace=False):
-            trial = Trial(found[candidate], question, {})
-            limit = trial.limit(16, 1.0, trial.limits)
-            assert limit <= found[candidate].share_bound * trial.total_rate
-            assert limit <= trial.rate_bound(1.0, trial.limits)
-            ratios.append(limit / trial.rate_bound(1.0, trial.limits))
-    assert max(ratios) > 0.5  # and no bound is so loose that it bounds nothing
 
 
 def test_the_decision_costs_nothing_more_when_prices_are_unknown(small):
@@ -397,23 +298,6 @@ def test_users_are_as_many_and_think_as_long_whatever_the_hardware(small):
     assert np.array_equal(fast.think_s[:both], slow.think_s[:both])
     assert fast.think_s.mean() == pytest.approx(10.0, rel=0.04)
     assert len(slow.requests) <= len(fast.requests)  # who waits longer asks less often
-
-
-@pytest.mark.long
-def test_a_sweep_names_the_capacities_of_a_replica_that_fleet_and_export_name(small, capsys):
-    """It used to count what users would send if responses took no time: 4.46 req/s in a sweep, 4.03 in an export."""
-    path, plan = small / "crowd.yaml", small / "crowd.json"
-    text = SMALL.replace("request_rate: 30 req/s", "users: 400, think_time: 10 s")
-    path.write_text(text.replace("[h100-sxm, l40s]", "[l40s]"))
-    assert main(["fleet", str(path), "--offline", "-o", str(plan)]) == 0
-    chosen = json.loads(plan.read_text())["result"]["chosen"]
-    (swept,) = result_of(capsys, "sweep", str(path))["result"]["plans"]
-    assert swept["planned_requests_per_s"] == chosen["planned_request_rate_limit_per_replica"]
-    predicted = chosen["request_rate_limit_per_replica"]
-    assert swept["largest_load_that_holds"] == pytest.approx(predicted, rel=0.05)
-    exported = main(["export", "--plan", str(plan), "--target", "k8s"])
-    assert exported == 0
-    assert f"meets its targets up to {predicted:.3f} req/s" in capsys.readouterr().out
 
 
 def test_routing_that_is_not_sized_is_an_assumption(small):

@@ -7,6 +7,8 @@ from math import ceil
 import pytest
 
 from capplan.cli.main import main
+from tests.files import written_to
+from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -36,12 +38,9 @@ PHASES = ", disaggregation: only, kv_link: infiniband-ndr"
 @pytest.fixture(scope="module", params=list(TRAFFIC))
 def plan(request, tmp_path_factory, few_requests):
     """The path of a plan of some kind of traffic."""
-    folder = tmp_path_factory.mktemp("pages")
-    scenario = folder / "pages.yaml"
     pools = PHASES if request.param == "pools" else ""
-    scenario.write_text(SCENARIO.format(traffic=TRAFFIC[request.param], pools=pools))
-    assert main(["fleet", str(scenario), "-o", str(folder / "plan.json"), "--offline"]) == 0
-    return folder / "plan.json"
+    text = SCENARIO.format(traffic=TRAFFIC[request.param], pools=pools)
+    return fleet_plan(written_to(tmp_path_factory.mktemp("pages") / "pages.yaml", text))
 
 
 def printed(capsys, *words):

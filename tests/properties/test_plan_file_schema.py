@@ -6,15 +6,6 @@ import pytest
 
 from capplan.readers import plan_file
 from capplan.readers.plan_file import SCHEMA, read_plan_file, result_digest
-from tests.plan_files import plan_in
-from tests.sweeps import size_on_few_requests
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        return plan_in(tmp_path_factory.mktemp("schema"))
 
 
 def with_origin(plan, target, **changes):

@@ -9,7 +9,8 @@ from capplan.cli.main import main
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.prices import price_records
 from capplan.readers.plan_file import read_plan_file, result_digest
-from tests.plan_files import plan_in
+from tests.files import written_to
+from tests.plan_files import fleet_plan, plan_in
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -40,13 +41,8 @@ def folder(tmp_path, made):
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     here = tmp_path_factory.mktemp("made")
-    (here / "small.yaml").write_text(SCENARIO)
-    (here / "day.csv").write_text(TRACE)
-    setting = ["--set", "slo.tpot_p95=28 ms"]
-    assert (
-        main(["fleet", str(here / "small.yaml"), *setting, "-o", str(here / "plan.json"), "--offline"]) == 0
-    )
-    return here
+    written_to(here / "day.csv", TRACE)
+    return fleet_plan(written_to(here / "small.yaml", SCENARIO), "--set", "slo.tpot_p95=28 ms").parent
 
 
 @pytest.mark.long

@@ -252,8 +252,11 @@ def test_plans_that_differ_in_anything_share_no_key():
     others = [
         *points(loads="4", prompt=51),
         *points("qwen3-0.6b", loads="4"),
+        *points(loads="5"),
         replace(point, routing="random"),
+        replace(point, seed=2),
         replace(point, contender=replace(point.contender, usd_per_hour=2.0)),
         replace(point, contender=replace(point.contender, spec=replace(spec, max_model_len=4096))),
     ]
-    assert len({point.key, *(other.key for other in others)}) == 6
+    assert len({point.key, *(other.key for other in others)}) == 8
+    assert points(loads="4")[0].key == point.key

@@ -19,7 +19,6 @@ from capplan.errors import InputError, Refusal
 from capplan.explain.plans import subject_of
 from capplan.fleet.load.demand import demand_of_classes, planned_demand, without_users
 from capplan.fleet.load.routed import run_fleet
-from capplan.fleet.plan import cost_of
 from capplan.fleet.pools import search as pools_search
 from capplan.fleet.pools.joint import AS_PREDICTED, Joint, Paces, cheapest_pair, demanded_of
 from capplan.fleet.pools.link import (
@@ -50,7 +49,6 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import OperationFlags, RequestFlags
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.steady_state import replicas_over_time
-from capplan.serving.step_table import decode_step_s
 from capplan.serving.terms import link_load_fraction, transfer_s
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
@@ -286,20 +284,6 @@ def test_a_link_that_is_too_slow_for_any_number_of_replicas_is_the_reason_with_i
     assert float(took.group(1)) == pytest.approx(936.0, rel=0.02)
 
 
-@pytest.mark.long
-def test_no_smaller_pair_meets_the_targets_of_the_pair_that_is_found(tmp_path):
-    """Every pair of up to seven replicas each, simulated."""
-    file = written_to(tmp_path / "small.yaml", disaggregated(20))
-    asked = asked_of(file)
-    answer, terms = fleet_for(asked), terms_of(asked)
-    sizing = pools_sizing(asked.question, answer.with_pools[0], terms)
-    found = sizing.at_confidence(0.8)
-    slower = sizing.contender.slowness(asked.question).quantile(0.8)
-    demanded = demanded_of(terms.headroom_fraction, slower)
-    enough = [pair for pair in product(range(1, 8), repeat=2) if not sizing.joint.lacking(pair, demanded)]
-    assert sum(found) == min(sum(pair) for pair in enough)
-
-
 @settings(max_examples=200)
 @given(
     st.integers(1, 12), st.lists(st.integers(1, 12), min_size=12, max_size=12),
@@ -322,23 +306,6 @@ def test_the_cheapest_pair_is_that_of_all_pairs(prefill, decodes, cost, other, s
     every = [pair for pair in product(range(1, 25), repeat=2) if not lacking(pair)]
     assert rank(found) == min(map(rank, every))
     assert cheapest_pair(lacking, (1, 1), rank, under=rank(found))[0] is None
-
-
-@pytest.mark.long
-def test_the_replicas_of_the_plan_are_the_cheapest_of_all_pairs_simulated(allowed, joint):
-    asked, answer = allowed
-    plan = answer.with_pools[0]
-    link = asked.scenario.fleet.pools.link
-    whole = Joint(asked.question, joint.prefill, joint.decode, link)
-    slower = slower_of(asked.question, *(phase[0] for phase in layouts_of(asked.question)))
-    busy = tuple(pool.busy_replicas for pool in plan.groups)
-    pairs = product(range(1, busy[0] + 2), range(1, busy[1] + 2))
-    good = [
-        pair
-        for pair in pairs
-        if not whole.lacking(pair, demanded_of(asked.scenario.fleet.headroom_fraction, slower))
-    ]
-    assert min(sum(pair) for pair in good) == sum(busy)
 
 
 @pytest.mark.parametrize(
@@ -375,43 +342,6 @@ def test_no_other_layouts_of_the_pools_cost_less(path, target):
     assert cheaper >= 3
 
 
-LOADS = """name: law
-model: {model}
-weight_dtype: fp8
-traffic:
-  - request_rate: {rate} req/s
-    input_tokens: {{mean: {prompt}, p95: {longest}}}
-    output_tokens: {{mean: {output}, p95: {most}}}
-slo: {{ttft_p95: {first} s, tpot_p95: {later} ms}}
-fleet: {{hardware: [h200-sxm], disaggregation: only, spare_replicas: 0}}
-"""
-DENSE = ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.1-8b")
-
-
-@pytest.mark.parametrize("seed", long_but({0}, range(10)))
-def test_one_prefill_replica_fewer_misses_something(tmp_path, seed):
-    dice = np.random.default_rng(seed)
-    prompt, output = int(dice.integers(500, 8000)), int(dice.integers(50, 600))
-    text = LOADS.format(
-        model=DENSE[seed % 2], rate=int(dice.integers(5, 40)), prompt=prompt, longest=3 * prompt,
-        output=output, most=3 * output, first=round(float(dice.uniform(1.0, 3.0)), 2), later=int(dice.integers(15, 40)),
-    )  # fmt: skip
-    if seed == 0:
-        text = LOADS.format(
-            model=DENSE[0], rate=10, prompt=6000, longest=16000, output=300, most=800, first=2, later=25
-        )
-    file = written_to(tmp_path / "law.yaml", text)
-    asked = asked_of(file)
-    question, terms = asked.question, terms_of(asked)
-    plans, _ = pools_decision(question, asked.scenario.fleet.pools, terms, beyond=False, cache=asked.cache)
-    assert plans
-    for plan in plans:
-        sizing = pools_sizing(question, plan, terms, asked.cache)
-        slower = sizing.contender.slowness(sizing.question).quantile(question.slo.confidence)
-        fewer = (plan.groups[0].busy_replicas - 1, plan.groups[1].busy_replicas)
-        assert not fewer[0] or sizing.joint.lacking(fewer, demanded_of(terms.headroom_fraction, slower))
-
-
 # --- the phases and the pools together ---
 
 
@@ -433,15 +363,6 @@ def test_the_rate_of_prompts_alone_is_bounded_by_the_closed_form(allowed):
     requests = trial._path(trial.demand, 3000).offered(1.0).requests
     most = capacity_per_s(trial.replica.engine, requests)
     assert most <= trial.rate_ceiling <= 1.25 * RATE_SLACK * most
-
-
-def test_the_first_token_waits_for_the_transfer_and_for_a_place_in_the_decode_pool(joint):
-    pairs = [joint.sized((2, decode)).all for decode in (1, 2, 5)]
-    means = [figures.ttft_s.mean for figures in pairs]
-    assert means == sorted(means, reverse=True)
-    slow = Joint(joint.question, joint.prefill, joint.decode, LinkTerms("slow", 2e9))
-    longer_s = joint.stream.mean_input_tokens * kv_bytes_per_prompt_token(joint.prefill.spec, 3000.0) / 2e9
-    assert slow.sized((2, 2)).all.ttft_s.mean >= means[1] + 0.8 * longer_s
 
 
 def test_first_tokens_are_late_where_a_whole_run_misses_their_target_and_with_any_decode_pool(joint):
@@ -468,24 +389,6 @@ def test_queues_grow_at_many_times_the_load_and_links_carry_it_in_proportion(joi
     assert three.bytes_per_s == pytest.approx(3.0 * one.bytes_per_s)
 
 
-def test_a_faster_link_is_never_slower_and_an_infinite_one_takes_no_time(joint):
-    links = [LinkTerms("x", rate) for rate in (2e9, 12.5e9, 50e9, 1e30)]
-    runs = [Joint(joint.question, joint.prefill, joint.decode, link).sized((3, 3)).all for link in links]
-    means = [run.e2e_s.mean for run in runs]
-    assert means == sorted(means, reverse=True)
-    # Without the link, what is left after the first token is decode steps of a batch: no less than those of one sequence.
-    alone = float(decode_step_s(joint.decode.table, 1.0, 1000.0))
-    assert runs[-1].tpot_s.mean >= alone
-    slowest = runs[0].e2e_s.mean - runs[-1].e2e_s.mean
-    assert slowest >= joint.link_use((3, 3)).bytes_per_request / 2e9
-
-
-def test_slower_steps_are_the_same_requests_in_another_unit_of_time(joint):
-    use = [joint.operation((2, 2), s).link_use(joint.prefill.spec, 3000.0, 1.0) for s in (1.0, 2.0)]
-    assert 2.0 * use[1].transfer_s == pytest.approx(use[0].transfer_s)
-    assert joint.sized((2, 2), 1.0, Paces(2.0, 2.0)).all.e2e_s.mean * 2.0 > joint.sized((2, 2)).all.e2e_s.mean
-
-
 def test_explain_says_what_makes_a_pool_so_large(allowed):
     """Time in steps, the targets, headroom, slow replicas, spares: each takes no fewer replicas than the one before."""
     asked, answer = allowed
@@ -500,18 +403,6 @@ def test_explain_says_what_makes_a_pool_so_large(allowed):
 
 
 # --- the answer ---
-
-
-def test_a_fleet_that_may_disaggregate_is_never_dearer(path, allowed):
-    off = fleet_for(asked_of(path, "fleet.disaggregation=off"))
-    assert off == fleet_for(asked_of(path, "fleet.disaggregation=off", "fleet.kv_link=null"))
-    answer = allowed[1]
-    assert [plan.usd_per_month for plan in off.plans] == [plan.usd_per_month for plan in answer.alike]
-    listed = [(plan.single.layout, plan.single.weight_dtype, plan.replicas) for plan in answer.alike]
-    assert all(listed.count(plan) == 1 for plan in listed)
-    assert cost_of(answer.chosen) <= cost_of(off.chosen)
-    assert answer.chosen.has_pools == (cost_of(answer.with_pools[0]) < cost_of(off.chosen))
-    assert list(map(cost_of, answer.plans)) == sorted(map(cost_of, answer.plans))
 
 
 def test_simulate_prints_what_fleet_prints(path, capsys):

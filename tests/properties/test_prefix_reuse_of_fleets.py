@@ -8,19 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.fleet.engine_options import TierTokens
-from capplan.fleet.load.demand import demand_of, drawn_requests
-from capplan.fleet.load.offered import split_by_prefix, split_round_robin
+from capplan.fleet.load.demand import demand_of
+from capplan.fleet.load.offered import split_by_prefix
 from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
-from capplan.fleet.simulation import Stream, simulated_fleet
-from capplan.recorded.traces.trace import read_trace, workload_of
-from capplan.replica.replica import replica_of
-from capplan.scenario.flags import ServingFlags
-from capplan.scenario.replica import asked_replica
+from capplan.recorded.traces.trace import workload_of
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.workload_file import workload_text
 from capplan.serving.requests import Requests
-from capplan.workload.request_class import Slo
 from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -57,13 +51,6 @@ def test_a_larger_cache_leaves_less_to_work_on(scenario):
     assert cached[-1] / float(demand.lengths.input_tokens) == pytest.approx(11 / 13, abs=0.01)
 
 
-def test_drawn_requests_find_what_the_curve_says(scenario):
-    demand = demand_of(read_scenario(scenario)).with_cache(1e9)
-    drawn = drawn_requests(demand, 20_000, 1, 20_000)
-    share = float(drawn.cached_tokens.sum()) / float(drawn.input_tokens.sum())
-    assert share == pytest.approx(demand.hit_fractions[0], abs=0.01)
-
-
 def test_a_workload_yaml_keeps_the_curve(scenario, tmp_path):
     (tmp_path / "w.yaml").write_text(workload_text(workload_of([tmp_path / "t.jsonl"])))
     raw = read_scenario(scenario).classes[0].reuse
@@ -71,45 +58,6 @@ def test_a_workload_yaml_keeps_the_curve(scenario, tmp_path):
     again = read_scenario(scenario).classes[0].reuse
     sizes = np.array([0.0, 5e4, 2e5, 1e6])
     assert again.hit_fraction(sizes) == pytest.approx(raw.hit_fraction(sizes), abs=1e-5)
-
-
-def test_a_router_that_knows_the_prefixes_keeps_a_chat_together(tmp_path):
-    chats(tmp_path / "t.jsonl")
-
-    trace = read_trace(tmp_path / "t.jsonl")
-    replica = replica_of(
-        asked_replica("llama-3.1-8b", "h100-sxm", ServingFlags(max_model_len=16384, offline=True)).spec
-    )
-    stream = Stream(trace.requests(), ("chat",), trace.block_tokens)
-    together = simulated_fleet(replica, stream, replicas=4, slo=Slo())
-    apart = [
-        simulated_fleet(
-            replica, Stream(part, ("chat",), trace.block_tokens), slo=Slo()
-        ).all.prefix_hit_fraction
-        for part in split_round_robin(trace.requests(), 3)
-    ]
-    assert together.all.finished == 480
-    assert together.all.prefix_hit_fraction > 0.75 > max(apart)
-
-
-requests = st.lists(
-    st.lists(st.integers(0, 9), min_size=1, max_size=5, unique=True), min_size=12, max_size=60
-)
-
-
-@settings(deadline=None, max_examples=60)
-@given(prompts=requests, replicas=st.integers(1, 4))
-def test_every_request_goes_to_one_replica(prompts, replicas):
-    counts = np.array([len(prompt) for prompt in prompts])
-    whole = Requests(
-        counts * 16, np.full(counts.size, 3), np.arange(counts.size) * 30.0,
-        block_ids=np.concatenate([np.array(prompt) for prompt in prompts]), block_counts=counts,
-    )  # fmt: skip
-    dealt = split_by_prefix(whole, replicas)
-    arrivals = np.sort(np.concatenate([part.arrival_s for part in dealt]))
-    assert arrivals.tolist() == whole.arrival_s.tolist()
-    assert sum(part.block_ids.size for part in dealt) == whole.block_ids.size
-    assert all((np.diff(part.arrival_s) >= 0).all() for part in dealt)
 
 
 @settings(max_examples=60, deadline=None)
@@ -163,18 +111,6 @@ def test_long_sessions_stay_and_replicas_compute_about_as_much(tmp_path, text, s
             seen.update(ids.tolist())
     assert moved <= 0.001 * len(whole)
     assert max(computed) <= 1.05 * np.mean(computed)
-
-
-def test_a_tier_adds_its_size_and_what_it_costs_to_load(scenario):
-    """Sizes add up along the curve; only what the tier finds beyond the cache is loaded."""
-    demand = demand_of(read_scenario(scenario))
-    curve = demand.classes[0].reuse
-    alone, larger = demand.with_cache(2e5), demand.with_cache(2e5 + 2 * 3e5)
-    tiered = demand.with_cache(2e5, [TierTokens(3e5, 2e-6)])
-    assert alone.hit_fractions < tiered.hit_fractions == larger.hit_fractions
-    gained = float(curve.hit_fraction(1e5 + 3e5) - curve.hit_fraction(1e5))
-    assert tiered.load_s == pytest.approx(gained * float(demand.lengths.input_tokens) * 2e-6, rel=0.05)
-    assert alone.load_s == 0.0
 
 
 @pytest.mark.long

@@ -1,6 +1,5 @@
 """What a replica delivers at a load, on an engine whose steps a person can add up, and where its time goes."""
 
-import json
 from dataclasses import replace
 from math import isnan
 
@@ -161,36 +160,6 @@ def test_requests_in_flight_are_those_that_come_in_the_time_that_each_takes(
     if output > 1:
         parts = found.ttft_s.mean + (output - 1) * found.tpot_s.mean
         assert found.e2e_s.mean == pytest.approx(parts, rel=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("model", "layout", "load"),
-    [
-        ("meta-llama/Llama-3.1-8B-Instruct", {"hardware": "h100-sxm"}, Load(2500, 500, concurrency=64)),
-        ("meta-llama/Llama-3.1-8B-Instruct", {"hardware": "h100-sxm"}, Load(2500, 500, request_rate=5.0)),
-        ("deepseek-ai/DeepSeek-V3", {"hardware": "b200", "data_parallel": 8, "expert_parallel": 8}, Load(2500, 500, concurrency=64)),
-        ("deepseek-ai/DeepSeek-V3", {"hardware": "b200", "data_parallel": 8, "expert_parallel": 8}, Load(2500, 500, request_rate=10.0)),
-    ],
-)  # fmt: skip
-def test_ends_of_intervals_add_up_and_no_part_is_longer_than_the_whole(capplan, model, layout, load):
-    words = [part for key, value in layout.items() for part in (f"--{key.replace('_', '-')}", str(value))]
-    asked = ("--concurrency", load.concurrency) if load.concurrency else ("--request-rate", load.request_rate)
-    ran = capplan(
-        "estimate", model, *words, "--input-tokens", load.input_tokens, "--output-tokens", load.output_tokens, *map(str, asked),
-        "--offline", "--format", "json",
-    )  # fmt: skip
-    found = json.loads(ran.out)["result"]
-    ttft, tpot, e2e = (found[name] for name in ("ttft_s", "tpot_s", "e2e_s"))
-    assert found["requests_per_s"] * e2e["mean"] == pytest.approx(found["concurrency"], rel=0.02)
-    for end in ("mean", "low", "high"):
-        known = [latency[end] for latency in (ttft, tpot)]
-        if None in known:
-            assert "interval of" in ran.err
-            continue
-        assert e2e[end] == pytest.approx(known[0] + (load.output_tokens - 1) * known[1], rel=1e-6)
-    for latency in (ttft, tpot, e2e):
-        assert latency["low"] is None or latency["low"] <= latency["mean"] <= latency["high"]
-        assert latency["low"] is None or latency["high"] - latency["low"] < 20.0 * latency["mean"]
 
 
 @pytest.mark.parametrize("load", [Load(10, 10), Load(10, 10, concurrency=1, request_rate=1.0)])

@@ -1,15 +1,11 @@
 """The prefix cache inside the simulator: what it finds, that it gives everything back, and its offload tiers."""
 
-from collections import OrderedDict
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrate.live.python_core import outcome_of, python_engine
 from capplan.engine.profile import Scheduling
-from capplan.errors import InputError
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import FINISHED
@@ -36,71 +32,7 @@ def requests_of(prompts: list[list[int]], outputs: list[int], gap_s: float) -> R
     )
 
 
-def found_one_by_one(prompts: list[list[int]], blocks: int) -> int:
-    """Leading blocks found when each prompt ends before the next one comes; tails are forgotten before heads."""
-    kept: OrderedDict[int, bool] = OrderedDict()
-    found = 0
-    for prompt in prompts:
-        for block in prompt:
-            if block not in kept:
-                break
-            found += 1
-        for block in prompt:
-            kept.pop(block, None)
-        while len(kept) > blocks - len(prompt):
-            kept.popitem(last=False)
-        for block in reversed(prompt):
-            kept[block] = True
-    return found
-
-
 prompts_of_blocks = st.lists(st.lists(st.integers(0, 12), unique=True, max_size=6), min_size=1, max_size=25)
-
-
-@settings(max_examples=examples(40, 150), deadline=None)
-@given(prompts=prompts_of_blocks, blocks=st.integers(6, 15))
-def test_one_by_one_it_is_a_least_recently_used_cache(prompts: list[list[int]], blocks: int) -> None:
-    requests = requests_of(prompts, [1] * len(prompts), gap_s=1.0)
-    outcome = simulate(
-        requests, EngineSetup(TABLE, Scheduling("mixed", 4, 512), blocks + 1, caching=PrefixCaching(16))
-    )
-    assert outcome.cached_tokens == 16 * found_one_by_one(prompts, blocks)
-    assert outcome.count(FINISHED) == len(prompts)
-
-
-@pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
-@settings(max_examples=examples(40, 150), deadline=None)
-@given(prompts=prompts_of_blocks, seed=st.integers(0, 10**6))
-def test_all_blocks_come_back(policy: str, prompts: list[list[int]], seed: int) -> None:
-    """Under load, with preemption and an offload tier: no block is pinned or missing at the end."""
-    rng = np.random.default_rng(seed)
-    outputs = rng.integers(1, 40, len(prompts)).tolist()
-    requests = requests_of(prompts, outputs, gap_s=0.02)
-    caching = PrefixCaching(16, (OffloadTier(3, 0.001), OffloadTier(2, 0.01)))
-    engine = EngineSetup(TABLE, Scheduling(policy, 4, 64), 12, batch_timeout_s=0.0, caching=caching)
-    core = python_engine(requests, engine)
-    outcome = outcome_of(core)
-    assert outcome.count(FINISHED) == len(prompts)
-    assert (core.capacity, core.held, core.kv.sequences) == (12, 0, 0)
-    assert not core.cache._users
-    assert len(core.cache._free) <= 12
-    worked = outcome.prefill_tokens + outcome.cached_tokens
-    assert worked >= outcome.input_tokens.sum()
-    if outcome.preemptions == 0:
-        assert worked == outcome.input_tokens.sum()
-
-
-def test_what_was_offloaded_is_loaded_and_not_worked_on_again() -> None:
-    """Three prompts of four blocks in a cache of six: the first one comes back from the host, at 5 ms a block."""
-    requests = requests_of([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]], [1, 1, 1], gap_s=1.0)
-    scheduling = Scheduling("mixed", 4, 512)
-    plain = simulate(requests, EngineSetup(TABLE, scheduling, 6, caching=PrefixCaching(16)))
-    tiered = simulate(
-        requests, EngineSetup(TABLE, scheduling, 6, caching=PrefixCaching(16, (OffloadTier(100, 0.005),)))
-    )
-    assert plain.cached_tokens == 16
-    assert tiered.cached_tokens == 64
-    assert tiered.ttft_s[2] == pytest.approx(plain.ttft_s[2] + 3 * 0.005)
 
 
 def test_what_another_engine_has_computed_is_pulled_and_not_worked_on_again() -> None:
@@ -156,9 +88,3 @@ def test_a_router_that_sees_gpu_memory_only_misses_what_was_offloaded() -> None:
     host = OffloadTier(80, 0.001)
     assert found("prefix_aware", host) > 1.1 * found("gpu_prefix_aware", host)
     assert found("prefix_aware") == found("gpu_prefix_aware")
-
-
-def test_blocks_of_the_trace_must_be_whole_blocks_of_the_engine() -> None:
-    requests = requests_of([[1]], [1], gap_s=1.0)
-    with pytest.raises(InputError, match="not a multiple"):
-        simulate(requests, EngineSetup(TABLE, Scheduling("mixed", 4, 64), 12, caching=PrefixCaching(24)))

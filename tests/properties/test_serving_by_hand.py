@@ -15,6 +15,7 @@ from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.serving.block_cache import BlockCache, OffloadTier
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
+from capplan.serving.outcome import UNFINISHED
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
@@ -134,6 +135,7 @@ def test_requests_wait_for_the_first_replica_that_is_repaired():
     alone = run([7, 5], [0.0, 0.2], 1, failures=[Failure(0.6, 0, 1.0)])
     assert e2e(alone) == near([3.1, 4.4])
     assert lives(alone) == [(0, 2, 0.0, 0.75), (0, 2, 1.6, 4.6)]
+    assert run([7, 5], [0.0, 0.2], 1, failures=[(0.6, 0)]).outcome.count(UNFINISHED) == 2
 
 
 def test_a_copy_that_is_lost_leaves_the_other_to_go_on():

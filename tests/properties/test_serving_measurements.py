@@ -10,16 +10,14 @@ from capplan.engine.profile import Scheduling
 from capplan.serving.engine_parts import Gauges
 from capplan.serving.outcome import (
     FINISHED,
-    SHED,
     WeightedHistogram,
     histogram_spread,
     joint_timeline,
-    slo_met,
     spread,
     timeline_of,
     weighted_percentile,
 )
-from capplan.serving.requests import Admission, Requests
+from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup
 from tests.constant_steps import constant_steps
@@ -181,39 +179,6 @@ def test_sequences_in_the_engine_are_rate_times_time_in_it(policy, seed):
     many = after > 0
     assert outcome.tpot_s[many] * after[many] == near((outcome.e2e_s - outcome.ttft_s)[many])
     assert np.isnan(outcome.tpot_s[~many]).all()
-
-
-@given(st.integers(0, 10**6), st.floats(0.3, 4.0), st.floats(0.2, 1.0), st.floats(1.0, 6.0))
-def test_goodput_counts_requests_that_keep_every_limit(seed, ttft, tpot, e2e):
-    outcome = simulate(drawn(seed, load=2.0), engine(), admission=Admission(deadline_s=(2.0, 2.0)))
-    limits = {"ttft_s": ttft, "tpot_s": tpot, "e2e_s": e2e}
-    kept = [
-        status == FINISHED
-        and first <= ttft
-        and whole <= e2e
-        and (tokens == 1 or (whole - first) / (tokens - 1) <= tpot)
-        for status, first, whole, tokens in zip(
-            outcome.status, outcome.ttft_s, outcome.e2e_s, outcome.output_tokens, strict=True
-        )
-    ]
-    assert slo_met(outcome, **limits).tolist() == kept
-    assert outcome.count(FINISHED) + outcome.count(SHED) == 40
-
-
-@given(st.integers(0, 10**6))
-def test_totals_of_classes_add_up(seed):
-    requests = drawn(seed)
-    outcome = simulate(requests, engine(blocks=40))
-    totals = outcome.class_totals
-    assert sum(t.preemptions for t in totals.values()) == outcome.preemptions
-    assert sum(t.cached_tokens for t in totals.values()) == outcome.cached_tokens == 0
-    again = sum(t.prompt_tokens for t in totals.values()) - int(requests.input_tokens.sum())
-    assert again >= 0
-    assert (again == 0) == (outcome.preemptions == 0)
-    if not outcome.preemptions:
-        for index, total in totals.items():
-            assert total.prompt_tokens == requests.input_tokens[requests.class_index == index].sum()
-        assert outcome.prefill_tokens == requests.input_tokens.sum()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 9.0)), max_size=6), st.data())

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from calibrate.live.python_core import outcome_of, python_engine
 from capplan.engine.profile import Scheduling
-from capplan.errors import InputError
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED, Outcome
-from capplan.serving.requests import BEGIN_S, Admission, Crowd, Requests, offered
+from capplan.serving.requests import BEGIN_S, Admission, Requests, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import (
     StepTable,
@@ -655,82 +654,3 @@ def test_nothing_is_lost(policy: str, seed: int) -> None:
     core.waits_for_output()
     assert (core.kv.sequences, core.kv.tokens, core.held, core.committed) == (0, 0, 0, 0)
     assert core.kv.blocks(core.counter) == core.in_flight() == outcome.count(UNFINISHED) == 0
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6), concurrency=st.integers(1, 20))
-def test_closed_loop_obeys_littles_law(seed: int, concurrency: int) -> None:
-    """C clients are in the system from their beginning until the last C requests: the sum of these times is that of the requests."""
-    rng = np.random.default_rng(seed)
-    requests = Requests(np.full(concurrency, 10), rng.integers(1, 40, concurrency))
-    twice = Requests(np.full(4 * concurrency, 10), np.full(4 * concurrency, 12))
-    outcome = simulate(
-        requests, EngineSetup(random_table(rng), Scheduling("mixed", 32, 64), 10**4), concurrency=concurrency
-    )
-    assert outcome.seconds == pytest.approx(np.max(outcome.arrival_s + outcome.e2e_s))
-    equal = simulate(
-        twice, EngineSetup(random_table(rng), Scheduling("mixed", 32, 640), 10**4), concurrency=concurrency
-    )
-    last_ends, begun_s = (
-        np.sort(equal.arrival_s + equal.e2e_s)[-concurrency:],
-        BEGIN_S * np.arange(concurrency),
-    )
-    assert equal.e2e_s.sum() == pytest.approx(np.sum(last_ends - begun_s))
-
-
-def test_speculation_takes_fewer_steps_and_gives_the_same_tokens() -> None:
-    """With three tokens a step, 31 tokens are a prefill and ten steps."""
-    table = random_table(np.random.default_rng(5))
-    requests = Requests(np.array([20, 20]), np.array([31, 31]))
-    plain = simulate(requests, EngineSetup(table, Scheduling("mixed", 8, 64), 100))
-    fast = simulate(requests, EngineSetup(table, Scheduling("mixed", 8, 64), 100, tokens_per_step=3.0))
-    assert plain.steps == 31
-    assert fast.steps == 11
-    assert fast.output_tokens.sum() == plain.output_tokens.sum()
-    assert fast.seconds < plain.seconds
-
-
-def test_cached_tokens_cost_no_prefill() -> None:
-    table = random_table(np.random.default_rng(5))
-    scheduling = Scheduling("mixed", 8, 64)
-    cold = simulate(Requests(np.array([60]), np.array([4])), EngineSetup(table, scheduling, 100))
-    warm = simulate(
-        Requests(np.array([60]), np.array([4]), cached_tokens=np.array([48])),
-        EngineSetup(table, scheduling, 100),
-    )
-    assert (cold.prefill_tokens, warm.prefill_tokens, warm.cached_tokens) == (60, 12, 48)
-    assert warm.ttft_s[0] < cold.ttft_s[0]
-
-
-ONE_REQUEST = Requests(np.array([3]), np.array([1]))
-FULL = Admission(queue_limit=3)
-REFUSED = [
-    ({"requests": Requests(np.array([0]), np.array([1]))}, "input_tokens is 0"),
-    ({"requests": Requests(np.array([3]), np.array([0]))}, "output_tokens is 0"),
-    ({"requests": Requests(np.array([3, 3]), np.array([1, 1]), np.array([1.0, 0.5]))}, "request 1 arrives before"),
-    ({"requests": Requests(np.array([3]), np.array([1]), np.array([-1.0]))}, "at least 0 s"),
-    ({"scheduling": Scheduling("mixed", 64, 32)}, "max_num_batched_tokens"),
-    ({"concurrency": 0}, "concurrency is 0"),
-    ({"concurrency": 2, "admission": FULL}, "queue_limit has no meaning"),
-    ({"crowd": Crowd(ONE_REQUEST, 2, np.zeros(1)), "admission": FULL}, "queue_limit has no meaning for users without think time"),
-    ({"crowd": Crowd(ONE_REQUEST, 0)}, "users is 0; it must be at least 1"),
-    ({"crowd": Crowd(ONE_REQUEST, 1, np.array([-1.0]))}, "request 0: think_s is -1.0; it must be finite and at least 0 s"),
-    ({"crowd": Crowd(ONE_REQUEST, 1, np.array([nan]))}, "request 0: think_s is nan"),
-    ({"crowd": Crowd(ONE_REQUEST, 1, np.zeros(2))}, "crowd: think_s has 2 entries for 1 requests"),
-    ({"requests": ONE_REQUEST, "crowd": Crowd(ONE_REQUEST, 1), "concurrency": 3}, "concurrency and crowd exclude each other"),
-    ({"crowd": Crowd(Requests(np.array([0]), np.array([1])), 1)}, "request 0: input_tokens is 0"),
-    ({"engine": {"tokens_per_step": 0.5}}, "tokens_per_step"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("asked", "words"), REFUSED)
-def test_what_cannot_be_simulated_is_refused_by_name(asked, words: str) -> None:
-    asked = {
-        "requests": None if "crowd" in asked else ONE_REQUEST,
-        "scheduling": Scheduling("mixed", 4, 64),
-        "engine": {},
-    } | asked
-    table = random_table(np.random.default_rng(1))
-    engine = EngineSetup(table, asked.pop("scheduling"), 100, **asked.pop("engine"))
-    with pytest.raises(InputError, match=words):
-        simulate(asked.pop("requests"), engine, **asked)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from calibrate.live.python_core import outcome_of, python_engine
 from capplan.engine.profile import Scheduling
-from capplan.errors import InputError
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED
@@ -26,7 +25,6 @@ from tests.sweeps import examples
 sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
 Reference, random_case, random_table = steps.Reference, steps.random_case, steps.random_table
-block_cache = import_module("test_serving_block_cache")
 
 POLICIES = pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 
@@ -478,69 +476,3 @@ def test_nothing_is_lost_when_replicas_that_load_fail_or_are_hedged(
         )
         assert run.outcome.count(FINISHED) + run.outcome.count(SHED) == len(requests)
         assert np.isfinite(run.outcome.e2e_s[run.outcome.finished]).all()
-
-
-def test_a_load_delays_its_own_request_and_no_other() -> None:
-    """The third prompt has half of its blocks back from the host after 100 ms; the fourth, one step behind it, does not wait for that."""
-    prompts = [[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4], [9]]
-    requests = block_cache.requests_of(prompts, [1, 1, 1, 1], gap_s=1.0)
-    requests.arrival_s[3] = 2.001
-    scheduling = Scheduling("mixed", 4, 512)
-
-    def run(load_s):
-        caching = PrefixCaching(16, (OffloadTier(100, load_s),))
-        return simulate(requests, EngineSetup(block_cache.TABLE, scheduling, 7, caching=caching))
-
-    slow, quick = run(0.05), run(0.0)
-    assert slow.hit_blocks == quick.hit_blocks == (2, 2)
-    assert slow.ttft_s[2] == pytest.approx(quick.ttft_s[2] + 2 * 0.05)
-    assert slow.ttft_s[3] < 0.05
-
-
-def test_one_link_brings_one_prompt_after_the_other() -> None:
-    """Two prompts that are asked for together: the second has its blocks after those of the first."""
-    prompts = [[1, 2], [3, 4], [5, 6, 7, 8], [1, 2], [3, 4]]
-    requests = block_cache.requests_of(prompts, [1] * 5, gap_s=1.0)
-    requests.arrival_s[4] = 3.0
-    caching = PrefixCaching(16, (OffloadTier(100, 0.1),))
-    outcome = simulate(
-        requests, EngineSetup(block_cache.TABLE, Scheduling("mixed", 4, 512), 6, caching=caching)
-    )
-    first, second = outcome.ttft_s[3], outcome.ttft_s[4]
-    assert outcome.hit_blocks == (0, 4)
-    assert first == pytest.approx(0.2 + 0.017)
-    assert second == pytest.approx(0.4 + 0.017)
-
-
-def test_a_slower_tier_finds_as_much_one_request_at_a_time() -> None:
-    """What is found depends on the capacities alone where requests do not overlap; what it costs on the links."""
-    rng = np.random.default_rng(3)
-    prompts = [
-        [int(chat) * 10 + i for i in range(int(rng.integers(1, 6)))] for chat in rng.integers(0, 6, 40)
-    ]
-    requests = block_cache.requests_of(prompts, [1] * 40, gap_s=5.0)
-
-    def run(*tiers):
-        caching = PrefixCaching(16, tiers)
-        return simulate(
-            requests, EngineSetup(block_cache.TABLE, Scheduling("mixed", 4, 512), 8, caching=caching)
-        )
-
-    fast, slow = run(OffloadTier(8, 0.001)), run(OffloadTier(8, 0.02))
-    assert fast.hit_blocks == slow.hit_blocks
-    assert fast.ttft_s.mean() < slow.ttft_s.mean()
-    more = run(OffloadTier(8, 0.001), OffloadTier(30, 0.002))
-    assert sum(more.hit_blocks) > sum(fast.hit_blocks) > run().hit_blocks[0]
-
-
-def test_a_round_that_yields_more_than_it_works_on_is_refused() -> None:
-    requests, table, _, _, _ = random_case(1, "mixed")
-    with pytest.raises(InputError, match="query_tokens is 2"):
-        simulate(
-            requests, EngineSetup(table, Scheduling("mixed", 4, 64), 100, tokens_per_step=2.5, query_tokens=2)
-        )
-    with pytest.raises(InputError, match="of 5 tokens each"):
-        simulate(
-            requests,
-            EngineSetup(table, Scheduling("mixed", 16, 64), 100, tokens_per_step=2.5, query_tokens=5),
-        )

@@ -2,17 +2,15 @@
 
 import json
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from capplan.cli.main import main
-from capplan.errors import InputError
-from capplan.fleet.search.workers import executor, finished_points, runner
+from capplan.fleet.search.workers import executor, runner
 from capplan.fleet.simulation import Stream, fleet_outcome, simulated_fleet, split_round_robin
-from capplan.fleet.sweep import CONCURRENCIES, SHARES_OF_CAPACITY, knee, load_of, summaries, swept
+from capplan.fleet.sweep import knee, load_of, summaries, swept
 from capplan.questions.sweep import asked_sweep, loads_of
 from capplan.readers.point_file import PointFile
 from capplan.replica.replica import replica_of
@@ -140,14 +138,6 @@ def test_replicas_side_by_side_are_the_sum_of_their_parts(replica):
     assert again.all == together.all
 
 
-def test_more_replicas_never_make_a_stream_slower_in_the_mean(replica):
-    means = [
-        simulated_fleet(replica, Stream(requests(400), ("a", "b")), replicas=n, slo=Slo()).all.e2e_s.mean
-        for n in (1, 2, 4)
-    ]
-    assert means == sorted(means, reverse=True)
-
-
 def asked(**loads):
     flags = SweepFlags(hardware=["h100-sxm"], **loads)
     sweep = asked_sweep("llama-3.1-8b", flags, LoadFlags(500, 60), ServingFlags(offline=True))
@@ -187,43 +177,6 @@ def test_a_sweep_of_which_no_request_ends_has_a_knee_without_a_response(capsys):
     assert (row["knee_requests_per_s"], row["knee_e2e_s"]) == (0.0, None)
 
 
-def test_a_rerun_goes_on_where_it_was_cut_short(tmp_path):
-    path = tmp_path / "points.jsonl"
-    points = asked(concurrency="1, 2, 4").points
-    first = swept(points[:2], runner(None, PointFile(path)), refine=False)
-    kept = path.read_text()
-    path.write_text(kept + '{"key": "cut sho')
-    file = PointFile(path)
-    rows = swept(points, runner(None, file), refine=False)
-    assert file.reused == 2
-    assert rows[:2] == first
-    assert path.read_text().startswith(kept)
-    third = path.read_text().splitlines()[
-        -1
-    ]  # the cut line stays, on a line of its own: another process may write beside it
-    assert json.loads(third)["key"] == points[2].key
-
-
-def test_ctrl_c_keeps_finished_points(tmp_path, monkeypatch):
-    from capplan.fleet.search import workers as place
-
-    real = place.point_result
-
-    def cut_short(point):
-        if point.concurrency == 4:
-            raise KeyboardInterrupt
-        return real(point)
-
-    monkeypatch.setattr(place, "point_result", cut_short)
-    file = PointFile(tmp_path / "points.jsonl")
-    rows, interrupted = finished_points(
-        asked(concurrency="1, 2, 4, 8").points, None, file, None, refine=False
-    )
-    assert interrupted
-    assert [row["concurrency"] for row in rows] == [1, 2]
-    assert len(PointFile(tmp_path / "points.jsonl").rows) == 2
-
-
 def test_processes_find_what_one_process_finds():
     points = asked(concurrency="1, 8").points
     here = swept(points, runner(None, PointFile(None)), refine=False)
@@ -247,38 +200,10 @@ def test_a_dask_cluster_finds_what_one_process_finds():
         assert swept(points, runner(pool, PointFile(None)), refine=False) == here
 
 
-def test_a_key_changes_with_all_that_changes_a_point():
-    (point,) = asked(concurrency="4").points
-    others = [
-        replace(point, seed=2),
-        replace(point, concurrency=5),
-        replace(
-            point, contender=replace(point.contender, spec=replace(point.contender.spec, max_num_seqs=7))
-        ),
-    ]
-    assert len({point.key, *(other.key for other in others)}) == 4
-    assert asked(concurrency="4").points[0].key == point.key
-
-
-def test_a_points_file_of_something_else_is_left_alone(tmp_path):
-    path: Path = tmp_path / "notes.txt"
-    path.write_text("shopping\nlist\n")
-    with pytest.raises(InputError, match="line 1 is not a finished point"):
-        PointFile(path)
-    assert path.read_text() == "shopping\nlist\n"
-
-
 def test_rates_are_read_with_or_without_their_unit():
     assert loads_of("1, 2, 4 req/s", None)[0] == (1.0, 2.0, 4.0)
     assert loads_of("60,120 req/min", None)[0] == (1.0, 2.0)
     assert loads_of(None, "8,1")[1] == (1, 8)
-
-
-def test_the_loads_of_a_sweep_double_or_reach_the_capacity_in_steps():
-    assert all(after == 2 * before for before, after in pairwise(CONCURRENCIES))
-    assert CONCURRENCIES[0] == 1
-    assert list(SHARES_OF_CAPACITY) == sorted(set(SHARES_OF_CAPACITY))
-    assert SHARES_OF_CAPACITY[-1] == 1.0
 
 
 def test_a_sweep_shows_the_load_that_the_fleet_is_planned_for_beside_the_predicted_one(

@@ -3,12 +3,10 @@
 from dataclasses import replace
 from math import exp, inf, log, log1p, sqrt
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from calibrate.slow_runs import slowness_at
 from capplan.accuracy.slowness import latency_at_slowness, slowness_of, slowness_scale
 from capplan.readers.catalogue.efficiency import shipped_slowness
 from capplan.workload.request_class import METRICS, STATISTICS, Target
@@ -56,14 +54,6 @@ def test_more_confidence_needs_room_for_more_slowness(targets, step_s, one, othe
     assert usual.quantile(low) <= usual.quantile(high)
     assert 0.0 == usual.probability(0.0) <= usual.probability(low) <= usual.probability(high) <= 1.0
     assert usual.probability(inf) == 1.0
-
-
-@given(STEPS, st.floats(1.0, 100.0))
-def test_a_host_weighs_more_on_short_steps(step_s, longer):
-    """What a host is off by does not grow with the step; nothing is more certain than the kernels are."""
-    table = shipped_slowness()
-    short = slowness_scale(step_s, table.relative, table.host_s)
-    assert short >= slowness_scale(step_s * longer, table.relative, table.host_s) >= table.relative
 
 
 @given(TARGETS)
@@ -123,15 +113,6 @@ def test_few_groups_are_called_thin():
         replace(table, regimes=few), [Target("ttft", "p99", 1.0)], network_class="dense", step_s=0.03
     )
     assert found.thin
-
-
-@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=8), st.floats(1e-3, 1e3), st.floats(1.0, 10.0))
-def test_a_looser_limit_allows_no_less_slowness(latencies, limit, looser):
-    """Whatever a few replays say, a queue that no longer ends among them."""
-    slownesses = np.geomspace(0.5, 2.0, len(latencies) + 1)
-    curve = np.array([*sorted(latencies), inf])
-    assert slowness_at(slownesses, curve, limit) <= slowness_at(slownesses, curve, limit * looser) + 1e-6
-    assert slowness_at(slownesses, curve, limit) <= slownesses[-1]
 
 
 def test_a_slow_host_doubles_a_short_step():

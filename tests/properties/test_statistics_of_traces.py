@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from capplan.workload.length import clipped_lognormal_mean, fixed, lognormal_sigma, uniform
-from capplan.workload.request_class import RequestClass, Slo, Target, offered_request_rate_per_s
+from capplan.workload.length import clipped_lognormal_mean, lognormal_sigma
+from capplan.workload.request_class import Slo, Target
 from capplan.workload.statistics import (
     ArrivalCounts,
     Omissions,
@@ -228,28 +228,6 @@ def test_no_lognormal_has_a_quantile_that_far_above_its_mean():
     most = math.exp(z * z / 2)
     assert float(lognormal_sigma(1.0, most * 0.999, 0.95)) < z
     assert math.isnan(float(lognormal_sigma(1.0, most * 1.001, 0.95)))
-
-
-@FEW
-@given(st.floats(1.0, 1e4), st.floats(0.0, 100.0), st.floats(0.1, 100.0))
-def test_users_think_or_wait(users, think_s, response_s):
-    """The interactive response time law: rate x (think time + response time) is the number of users."""
-    assert offered_request_rate_per_s(users, think_s, response_s) * (think_s + response_s) == near(users)
-    item = RequestClass("chat", fixed(1), fixed(1), None, users, think_s)
-    assert item.request_rate_at(response_s) == near(users / (think_s + response_s))
-    assert RequestClass("stated", fixed(1), fixed(1), 3.0, users, think_s).request_rate_at(response_s) == 3.0
-
-
-@FEW
-@given(st.floats(0.0, 1500.0), st.floats(0.0, 1.0))
-def test_a_prompt_holds_no_more_of_a_shared_prefix_than_it_is_long(prefix, hit):
-    item = RequestClass(
-        "chat", uniform(100, 1100), fixed(1), 1.0, shared_prefix_tokens=prefix, prefix_hit_fraction=hit
-    )
-    held = np.minimum(
-        math.floor(prefix), np.rint(np.linspace(100, 1100, 100_001)) - 1
-    ).mean()  # the last token is worked on
-    assert item.cached_input_tokens == pytest.approx(held * hit, rel=1e-3, abs=1e-9)
 
 
 @FEW

@@ -7,13 +7,11 @@ from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
-import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from capplan.engine.lookup import profile
-from capplan.errors import CapplanError
-from capplan.fleet.search.candidates import Layout, Ranges, layout_reason, layouts
+from capplan.fleet.search.candidates import Layout, layout_reason
 from capplan.memory.launch import engine_launch
 from capplan.model.kv_cache import kv_bytes_per_sequence
 from capplan.model.network import layer_counts
@@ -22,14 +20,10 @@ from capplan.model.sharding import Sharding
 from capplan.model.weight_format import in_weight_format, kv_bytes_per_element
 from capplan.operators.expert_exchange import exchange_kernels, is_captured
 from capplan.operators.experts import experts_hit
-from capplan.phases.step import token_costs
-from capplan.phases.token_work import head_costs
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
-from capplan.replica.plans import plans_of, plans_tables, step_rates
-from capplan.replica.replica import replica_of
-from capplan.replica.spec import ReplicaSpec
+from capplan.replica.plans import step_rates
 from capplan.replica.tables import (
     Knots,
     chunk_limits,
@@ -206,101 +200,3 @@ def test_more_bandwidth_or_peak_is_never_slower(name, place, tensor, engine, fac
     _, after = tables_of(network, better, sharding, own)
     for first, second in zip(whole_table(before), whole_table(after), strict=True):
         assert np.all(second <= first * (1.0 + 1e-9))
-
-
-@pytest.mark.long
-@given(models, places, ranks, engines)
-@laws
-def test_fewer_bytes_or_layers_are_never_slower(name, place, tensor, engine):
-    network, gpu, own = network_of(name, "auto"), device(place), profile(*engine)
-    sharding = Sharding(float(tensor))
-    assume(legal(network, gpu, sharding, own))
-    _, wide = tables_of(network, gpu, sharding, own)
-    _, narrow = tables_of(network, gpu, sharding, own, kv_bytes=1.0)
-    _, short = tables_of(replace(network, layers=network.layers[:-1]), gpu, sharding, own)
-    for whole, less, shorter in zip(whole_table(wide), whole_table(narrow), whole_table(short), strict=True):
-        assert np.all(less <= whole * (1.0 + 1e-9))
-        assert np.all(shorter <= whole * (1.0 + 1e-9))
-
-
-@given(models, places, ranks, stages, engines)
-@laws
-def test_steps_take_longer_with_more_sequences_more_context_and_more_tokens(
-    name, place, tensor, pipeline, engine
-):
-    network, gpu, own = network_of(name, "auto"), device(place), profile(*engine)
-    sharding = Sharding(float(tensor), float(pipeline))
-    assume(legal(network, gpu, sharding, own))
-    _, table = tables_of(network, gpu, sharding, own, knots=step_knots(512.0, 8192.0, 32768.0))
-    slack = 1e-9
-    decode = table.decode_s[:, None] + table.decode_attention_s
-    assert np.all(np.diff(decode, axis=0) >= -slack)
-    assert np.all(np.diff(table.decode_attention_s, axis=1) >= -slack)
-    assert np.all(np.diff(table.mixed_s) >= -slack)
-    assert np.all(np.diff(table.prefill_attention_s, axis=1) >= -slack)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_one_rank_spends_nothing_on_collectives(name):
-    network, gpu = network_of(name, "auto"), device("h100-sxm")
-    own = step_rates(network, gpu, efficiency_for(gpu), profile=profile("vllm"), kv_format="bf16")
-    one = Sharding()
-    costs = [
-        *token_costs(network, 64.0, one, own.rates, decode=True),
-        *token_costs(network, 64.0, one, own.rates, decode=False),
-        *head_costs(network, 64.0, one, own.rates),
-    ]
-    sent = {cost.operator: float(np.asarray(cost.seconds)) for cost in costs if np.any(cost.sent_bytes > 0)}
-    assert set(sent.values()) <= {0.0}
-
-
-@pytest.mark.long
-@given(
-    models, st.lists(places, min_size=2, max_size=4, unique=True), engines, st.sampled_from(["bf16", "fp8"])
-)
-@settings(max_examples=25, deadline=None)
-def test_plans_in_arrays_take_the_times_of_each_plan_alone(name, names, engine, kv_format):
-    network, own = network_of(name, "auto"), profile(*engine)
-    gpus = [device(place) for place in names]
-    found, _ = layouts(network, gpus, Ranges((1, 4), (1, 2), ("auto",), (kv_format,)), own)
-    assume(found)
-    specs = [
-        ReplicaSpec(
-            network,
-            layout.device,
-            efficiency_for(layout.device),
-            own,
-            layout.sharding,
-            kv_format,
-            8192,
-            128,
-            STEP_TOKENS,
-        )
-        for layout in found
-    ]
-    plans = plans_of(specs)
-    try:
-        steps = plans_tables(plans)
-    except CapplanError:
-        assume(False)  # a device lacks a compute dtype that the model needs
-    tables = steps.table
-    for row in range(0, len(found), max(1, len(found) // 4)):
-        own_knots = Knots(
-            tables.sequence_knots,
-            tables.context_knots,
-            tables.token_knots,
-            tables.new_knots,
-            tables.past_knots,
-        )
-        _, alone = tables_of(network, specs[row].device, specs[row].sharding, own, kv_format, knots=own_knots)
-        for array, single in zip(whole_table(table_of_plan(tables, row)), whole_table(alone), strict=True):
-            assert np.allclose(array, single, rtol=1e-12, atol=0.0)
-        try:
-            replica = replica_of(specs[row])
-        except CapplanError:
-            continue  # it does not fit, so there is no replica to compare with
-        assert replica.label == steps.rates[row].label
-        assert replica.scheduling.max_num_seqs == plans.max_num_seqs[row]
-        one = plans_tables(plans_of([specs[row]])).table
-        for array, single in zip(whole_table(table_of_plan(one, 0)), whole_table(replica.table), strict=True):
-            assert np.allclose(array, single, rtol=1e-12, atol=0.0)

@@ -15,8 +15,6 @@ from capplan.engine.lookup import profile
 from capplan.engine.profile import Scheduling
 from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.memory.launch import engine_launch
-from capplan.model.network import Attention, LatentAttention, layer_counts
-from capplan.model.parameters import active_parameters
 from capplan.model.sharding import Sharding
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
@@ -26,9 +24,9 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.replica.tables import context_limits, device_tables, step_knots, table_of_plan, with_host
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepClock, mixed_step_s
+from capplan.serving.step_table import StepClock
 from capplan.serving.terms import EngineSetup
-from tests.properties.test_step_floors import DEVICES, ENGINES, MODELS, legal, network_of, peak_of
+from tests.properties.test_step_floors import DEVICES, ENGINES, MODELS, legal, network_of
 
 BUDGET, LONGEST = 512.0, 40_000.0
 models, places, engines = st.sampled_from(MODELS), st.sampled_from(DEVICES), st.sampled_from(ENGINES)
@@ -47,32 +45,6 @@ def steps_of(name, place, tensor, engine, asked=None):
     launch = engine_launch(own, sharding, 80e9, 2.0, LONGEST, 64.0, BUDGET).as_columns()
     device_only = device_tables(network, launch, rates, knots)
     return rates, table_of_plan(with_host(device_only, own.host, network), 0)
-
-
-def attention_flop(network, new):
-    """Return multiply-adds of scores and values, two FLOP each; nothing is asked of layers that choose what they read."""
-    flop = 0.0
-    for layer, count in layer_counts(network):
-        for mixer in layer.mixers:
-            if getattr(mixer, "index_heads", 0) or not isinstance(mixer, Attention | LatentAttention):
-                continue
-            width = getattr(mixer, "head_dim", 0) or mixer.nope_head_dim + mixer.rope_head_dim
-            window, positions = getattr(mixer, "window_tokens", None) or np.inf, np.arange(1, new + 1)
-            aligned = getattr(mixer, "chunked", False)
-            seen = ((positions - 1) % window + 1 if aligned else np.minimum(positions, window)).sum()
-            flop += 2.0 * count * mixer.query_heads * (width + mixer.value_head_dim) * seen
-    return flop
-
-
-@pytest.mark.long
-@given(models, places, st.sampled_from([1, 2, 8]), engines, lengths)
-def test_a_prompt_of_any_length_never_beats_the_arithmetic(name, place, tensor, engine, new):
-    rates, table = steps_of(name, place, tensor, engine)
-    network = network_of(name, "auto")
-    body = 2.0 * (active_parameters(network) - network.lm_head.parameters) * new
-    peak = max(peak_of(rates), *(np.max(own.flop_per_s) for own in (rates.attention, rates.latent_attention)))
-    found = StepClock(table).mixed_step_s(0, 0.0, [(new, 0)])
-    assert found >= 0.98 * (body + attention_flop(network, new)) / (peak * tensor)
 
 
 @pytest.mark.long
@@ -113,15 +85,6 @@ def test_beyond_the_last_knot_attention_goes_on_with_the_square(name, place, eng
     first, second, third = (clock.prefill_attention_s(times * last, 0) for times in (1, 2, 3))
     assert second - 2.0 * first >= -1e-12
     assert third - 3.0 * first == pytest.approx(3.0 * (second - 2.0 * first), rel=1e-6, abs=1e-12)
-
-
-@pytest.mark.long
-@given(models, places, engines, lengths, st.integers(0, 30_000))
-def test_numbers_and_arrays_take_the_same_chunk(name, place, engine, new, past):
-    _, table = steps_of(name, place, 1, engine)
-    assert float(mixed_step_s(table, 0.0, 0.0, 1.0, new, past)) == pytest.approx(
-        StepClock(table).mixed_step_s(0, 0.0, [(new, past)]), rel=1e-12
-    )
 
 
 def first_token_s(scheduler, prompt=32_000):

@@ -22,7 +22,7 @@ from capplan.questions.plans.plan_verification import (
 from capplan.recorded.results.record import BenchmarkResult, RequestRecord, latency
 from capplan.replica.replica import replica_of
 from tests.files import written_to
-from tests.plan_files import plan_in, with_changes
+from tests.plan_files import with_changes
 from tests.sweeps import long_but, size_on_few_requests
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -30,13 +30,6 @@ pytestmark = pytest.mark.usefixtures("shared_runs")
 SERVED = {
     "backend": "vllm", "num_prompts": 400, "completed": 400, "duration": 40.0, "total_input_tokens": 720_000, "total_output_tokens": 96_000,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        size_on_few_requests(patch)
-        return plan_in(tmp_path_factory.mktemp("verified"))
 
 
 @pytest.fixture(scope="module")

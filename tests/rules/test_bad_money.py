@@ -110,17 +110,6 @@ def test_hours_of_a_peak_are_those_of_a_day(tmp_path, peak, said):
             read_token_prices(path)
 
 
-def test_caching_that_would_cost_more_than_it_saves_is_left_out(capplan):
-    """A million prefixes are hardly ever found again: marked, every request would pay 1.25 instead of 1 for its 2,000 tokens."""
-    words = ("compare", SMALL, "--offline", "--api", "anthropic/claude-sonnet-5-5", "--set", "traffic[0].input_tokens=2500",
-             "--set", "traffic[0].shared_prefix={tokens: 2000, hit_fraction: 100 %}", "--set", "slo.ttft_p95=3 s", "--format", "json")  # fmt: skip
-    rare = capplan.result(*words, "--set", "hosted.prefixes=1000000000")["apis"][0]
-    assert (rare["caching"], rare["cache_write_usd"]) == ("not cached", 0.0)
-    often = capplan.result(*words)["apis"][0]
-    assert often["caching"] == "kept for 300 s"
-    assert often["usd_per_month"] < rare["usd_per_month"]
-
-
 def test_a_life_that_no_provider_sells_is_refused(capplan):
     said = "anthropic keeps a prefix for 300 s or 3600 s since its last use, not for 7200 s"
     api = ("--api", "anthropic/claude-sonnet-5-5")
