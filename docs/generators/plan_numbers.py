@@ -48,7 +48,7 @@ def _worked_out(row: Quantity, entries: dict[tuple[str, str], str]) -> str:
     """Return a formula with its arguments; of a formula that is one argument, its name."""
     formula = _formula(row, entries)
     named = [f"{letter} `{name}`".strip() for name, letter in row.arguments.items()]
-    if named == [f"{formula} `{name}`" for name in row.arguments]:
+    if len(named) == 1 and named[0].startswith(f"{formula} `"):
         return named[0].removeprefix(f"{formula} ")
     return "; ".join([formula, ", ".join(named)]) if named else formula
 
