@@ -416,7 +416,7 @@ part of it, so fewer tokens hit than `tokens` times `hit_fraction`, and a warnin
 <regions>
 
 Every class of traffic then names its region, and its `daily_curve` is in local time. One fleet in `fleet.location` serves all users, or with `fleet.serves: location` those of this region.
-`capplan levers --lever regions` compares all places with a fleet in each region ([where machines are](money.md#where-machines-are)).
+`capplan levers --lever regions` compares all places with a fleet in each region ([where machines are](reference/orders.md#where-machines-are)).
 
 ## slo
 
