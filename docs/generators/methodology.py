@@ -151,7 +151,8 @@ def _legend(item: Stated) -> str:
 def _entry(item: Stated) -> str:
     legend = _legend(item)
     shown = f"{item.formula}\n{legend}" if legend else item.formula
-    parts = [f"### {item.name}\n", item.lead + "\n", f"```text\n{shown}\n```\n"]
+    lead = item.lead.removeprefix("Return ")
+    parts = [f"### {item.name}\n", f"{lead[:1].upper()}{lead[1:]}\n", f"```text\n{shown}\n```\n"]
     if item.rest:
         parts.append(item.rest + "\n")
     if item.sources:

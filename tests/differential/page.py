@@ -16,9 +16,9 @@ Find the `model_type` of your config.json on this page: capplan reads the types 
 
 {counts}
 
-| model type | exact | noted | refused | not built |
-| --- | ---: | ---: | ---: | ---: |
+```text
 {read}
+```
 
 - **exact**: parameters, and cache elements where the model was run, equal the reference, to the last one.
 - **noted**: the result says which key was not read or which tower is not counted.
@@ -57,7 +57,7 @@ def page(
     """Return the page for the verdicts of every model type."""
     total = collections.Counter(one.verdict for listed in results.values() for one in listed)
     counts = ", ".join(f"{total[verdict]:,} {verdict}" for verdict in (*_COUNTED, "wrong"))
-    read: list[str] = []
+    read = [_row("files of each type", _COUNTED)]
     remarks: dict[str, list[str]] = {}
     rejected: dict[str, list[str]] = {}
     for kind, listed in results.items():
@@ -66,7 +66,7 @@ def page(
         if set(found) <= {"refused"}:
             rejected.setdefault(remark, []).append(kind)
             continue
-        read.append(f"| `{kind}` | {' | '.join(str(found[verdict]) for verdict in _COUNTED)} |")
+        read.append(_row(kind, [found[verdict] for verdict in _COUNTED]))
         if remark:
             remarks.setdefault(remark, []).append(kind)
     return _PAGE.format(
@@ -84,6 +84,11 @@ def page(
 
 
 _COUNTED = ("exact", "noted", "refused", "not built")
+
+
+def _row(kind: str, cells: Iterable[object]) -> str:
+    """Return a line of the table of types that are read."""
+    return f"{kind:<32}{''.join(f'{cell:>11}' for cell in cells)}"
 
 
 def _listed(kinds: dict[str, list[str]]) -> str:
