@@ -100,7 +100,7 @@ class Hosted:
     provisioned: Provisioned | None = None
     """Throughput that you rent by the hour, instead of paying by the token."""
     token_ratios: dict[str, TokenRatio] = field(default_factory=dict)
-    """Tokens that a provider counts for the text of one token of the scenario's model, by provider."""
+    """Tokens that each provider counts for one token of the scenario's model."""
 
     @property
     def price_ratio(self) -> float:
