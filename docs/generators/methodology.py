@@ -148,9 +148,15 @@ def _legend(item: Stated) -> str:
     return "".join(f"\n{line}" for line in lines)
 
 
+def _broken(line: str) -> str:
+    """Return a line of a formula, one of its parts a line if it is wider than the page."""
+    return line if len(line) <= WIDTH else re.sub(r"([;,]) {2,}", r"\1\n", line)
+
+
 def _entry(item: Stated) -> str:
     legend = _legend(item)
-    shown = f"{item.formula}\n{legend}" if legend else item.formula
+    formula = "\n".join(map(_broken, item.formula.splitlines()))
+    shown = f"{formula}\n{legend}" if legend else formula
     lead = item.lead.removeprefix("Return ")
     parts = [f"### {item.name}\n", f"{lead[:1].upper()}{lead[1:]}\n", f"```text\n{shown}\n```\n"]
     if item.rest:
