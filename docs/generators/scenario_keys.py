@@ -193,7 +193,6 @@ _METRICS = {
     "itl": "gap between two tokens",
     "e2e": "time of a whole answer",
 }
-_STATISTICS = {"mean": "mean", **{f"p{n}": f"{n}th percentile of the" for n in (50, 90, 95, 99)}}
 _KINDS = {
     "traffic.daily_curve": "24 rates, or a shape: " + ", ".join(SHAPES),
     "traffic.input_tokens": "tokens, or the keys below",
@@ -268,9 +267,9 @@ _DEFAULT = re.compile(
 
 def _meaning(key: str, field: FieldInfo) -> str:
     section, _, name = key.partition(".")
-    metric, _, statistic = name.partition("_")
+    metric = name.partition("_")[0]
     if section == "slo" and metric in _METRICS:
-        return f"Limit of the {_STATISTICS[statistic]} {_METRICS[metric]}."
+        return f"Limits of the {_METRICS[metric]}: of the mean, and of percentiles."
     said = _DEFAULT.sub("", " ".join((field.description or "").split()))
     return said or {"p": f"{key[-2:]}th percentile."}[key.rpartition(".")[2][0]]
 
@@ -287,11 +286,13 @@ def _row(key: str, field: FieldInfo, start: str) -> str:
 
 
 def _table(start: str) -> str:
-    rows = [
-        _row(key, field, start)
-        for key, field in keys_of()
-        if key.startswith(start) and "." not in key.removeprefix(start)
-    ]
+    """Return the table of the keys of a section; keys that differ in their name only share a row."""
+    named: dict[str, list[str]] = {}
+    for key, field in keys_of():
+        if key.startswith(start) and "." not in key.removeprefix(start):
+            name, _, rest = _row(key, field, start).removeprefix("| ").partition(" | ")
+            named.setdefault(rest, []).append(name)
+    rows = [f"| {', '.join(names)} | {rest}" for rest, names in named.items()]
     return "\n".join(["| key | meaning | left out | written as |", "| --- | --- | --- | --- |", *rows])
 
 
