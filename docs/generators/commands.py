@@ -70,7 +70,10 @@ _HEAD = """# Commands
 Each command has a page with its options. [Scenario keys](scenario.md) has what a SCENARIO may hold; numbers are written the same way in flags: `--request-rate '600 rpm'`, `--max-model-len 32k`.
 """
 _FOOT = """
-- **Formats**: all commands but `init`, `export`, `mcp` and `serve` take `--format table|json|csv|markdown` and `--output FILE`. JSON and CSV are in base units with full precision.
+## Options of all commands
+
+- **Formats**: all commands but `init`, `export`, `mcp` and `serve` take `--format table|json|csv|markdown` (default: by the suffix of `--output`, else table) and `--output FILE`, `-o FILE`, which replaces the file at once. JSON and CSV are in base units with full precision.
+- **Connections**: `--offline` never opens one.
 - **Streams**: results go to stdout, warnings to stderr.
 - **Exit codes**: 0 done, 2 bad input, 3 does not fit, 4 target not reachable, 130 interrupted, 1 a bug of capplan, with its traceback.
 - **Width**: tables fit the terminal, or `COLUMNS` in a pipe. Words wrap, and the least important columns are left out and named; no number is cut.
@@ -90,26 +93,40 @@ def documentation() -> dict[str, str]:
     with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
         for name, summary in COMMANDS.items():
             command = program.get_command(context, name)
-            parts = [f"# capplan {name}", summary, _usage(name, command), f"For example: `{USES[name]}`"]
-            parts += [_example(name), *_tables(command), "[All commands](../commands.md)"]
+            example = _example(name) or f"For example: `{USES[name]}`"
+            parts = [f"# capplan {name}", summary, _usage(name, command), example, *_tables(command)]
             texts[f"commands/{name}.md"] = "\n\n".join(part.strip() for part in parts if part) + "\n"
     return texts
 
 
 def _usage(name: str, command: Any) -> str:
     arguments = " ".join(
-        p.metavar if p.required else f"[{p.metavar}]"
+        p.metavar if p.required or p.metavar.startswith("[") else f"[{p.metavar}]"
         for p in command.params
         if p.param_type_name == "argument"
     )
     return " ".join(f"`capplan {name} {arguments} [OPTIONS]`".split())
 
 
+_SHARED = frozenset(
+    {
+        ("--format", "table, json, csv or markdown; default: by the suffix of --output, else table."),
+        ("--output", "Write to this file instead of stdout, atomically."),
+        ("--offline", "Never open a connection."),
+    }
+)
+"""Options, with their meaning, that the index of commands has."""
+
+
 def _tables(command: Any) -> Iterator[str]:
     for kind, heading in (("argument", "argument"), ("option", "option")):
-        rows = [_row(p) for p in command.params if p.param_type_name == kind and not p.hidden]
+        listed = [p for p in command.params if p.param_type_name == kind and not p.hidden]
+        rows = [_row(p) for p in listed if (p.opts[0], p.help) not in _SHARED]
         if rows:
             yield "\n".join([f"| {heading} | meaning |", "| --- | --- |", *rows])
+    shared = [f"`{p.opts[0]}`" for p in command.params if (p.opts[0], getattr(p, "help", "")) in _SHARED]
+    if shared:
+        yield f"Also {', '.join(shared)} ([all commands](../commands.md#options-of-all-commands))."
 
 
 def _row(parameter: Any) -> str:
