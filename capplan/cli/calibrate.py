@@ -38,7 +38,7 @@ _FILES = typer.Argument(metavar="FILE", help="More files for --from or --results
 _MEASURE = Group(
     "Measurement",
     device=typer.Option(
-        "--device", metavar="DEVICE", help="cpu, cuda or cuda:N; default: cuda where there is one."
+        "--device", metavar="DEVICE", help="cpu, cuda or cuda:N; default: cuda if there is one."
     ),
     quick=typer.Option("--quick", help="Fewer shapes and repeats: under 3 minutes."),
     minutes=typer.Option("--minutes", metavar="N", min=0.01, max=600.0, help="Time to measure for."),
@@ -68,7 +68,7 @@ _FROM = typer.Option("--from", metavar="FILE", help="Refit from result files of 
 _COMPARE = typer.Option(
     "--compare", metavar="A B", help="Two calibration files, or one and the name of a device."
 )
-_UNSAID = "With --from, where the files do not state it."
+_UNSAID = "With --from, if the files do not state it."
 _STATED = Group(
     "What the files of --from do not state",
     model=typer.Option("--model", metavar="MODEL", help=_UNSAID),

@@ -137,8 +137,8 @@ _KINDS = ("scenarios", "models", "hardware", "machines", "engines", "prices", "a
 _KIND = typer.Argument(
     metavar="KIND", help=f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}.", autocompletion=lambda: list(_KINDS)
 )
-_WORD = typer.Argument(metavar="[WORD]", help="Only those with this in one of their texts.")
-_CHECK = typer.Option("--check", help="Of prices and apis: what is old, retired or contradicted.")
+_WORD = typer.Argument(metavar="[WORD]", help="Show only entries that contain this word.")
+_CHECK = typer.Option("--check", help="Show which prices or APIs are old, retired or contradicted.")
 _PRICES = typer.Option(
     "--prices",
     metavar="FILE",

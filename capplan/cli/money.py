@@ -163,7 +163,7 @@ _SUFFIX_TOKENS = whole(
 )
 _TIME_TO_LIVE = measure(
     "--time-to-live",
-    says="Of the cached prefix since its last use, such as '5 min'; default: the provider's, else 5 min.",
+    says="Time that a prefix is kept after its last use, such as '5 min'; default: the provider's, else 5 min.",
 )
 Price = Annotated[CachePriceFlags, declared(CachePriceFlags, "Traffic and prices")]
 

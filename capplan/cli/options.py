@@ -442,7 +442,7 @@ IgnoreUnmodelled: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--ignore-unmodelled",
-        help="Leave out what is not modelled of the command of an engine, and state it as an assumption.",
+        help="Leave out options of an engine's command that are not modelled, and state each as an assumption.",
     ),
 ]
 SERVED_MODEL = "Served model whose counters are read, if Prometheus has several."

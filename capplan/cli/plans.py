@@ -56,7 +56,7 @@ _OF_LOAD = typer.Argument(
 _GPUS = typer.Option(
     "--gpus",
     metavar="N x NAME",
-    help="GPUs that are there, spares among them, such as '8 x h100-sxm' or '8 x h100-sxm, 4 x l40s'.",
+    help="GPUs that you have, spares included, such as '8 x h100-sxm' or '8 x h100-sxm, 4 x l40s'.",
 )
 _BUDGET = measure(
     "--budget", "BUDGET", metavar="USD", says="Dollars per month that GPUs may cost, instead of --gpus."
@@ -93,7 +93,9 @@ _BEFORE = typer.Argument(
     help="Scenario YAML, or plan written by capplan fleet -o plan.json: before.",
     autocompletion=plans_and_scenarios,
 )
-_AFTER = typer.Argument(metavar="B", help="The same: after.", autocompletion=plans_and_scenarios)
+_AFTER = typer.Argument(
+    metavar="B", help="Scenario YAML, or plan: after.", autocompletion=plans_and_scenarios
+)
 
 
 @grouped
@@ -130,7 +132,7 @@ class WatchedServer:
         metavar="URL",
     )
     window_s: float | None = option(
-        "Time up to now that is read of the server; default: 1 d.", Positive("7 d"), flag="--window"
+        "Read this much time up to now; default: 1 d.", Positive("7 d"), flag="--window"
     )
     model_name: str | None = option(o.SERVED_MODEL, metavar="NAME")
 
@@ -235,7 +237,7 @@ _URL = typer.Option(
 _MINUTES = typer.Option(
     "--minutes", metavar="N", min=0.01, max=600.0, help="With --endpoint: time to send traffic for."
 )
-_INTERVAL = measure("--interval", says="Between two scrapes of Prometheus, such as '10 min'.")
+_INTERVAL = measure("--interval", says="Time between two scrapes of Prometheus, such as '10 min'.")
 Replicas = Annotated[int, whole("--replicas", of="replicas", says="Replicas that the results are of.")]
 
 _MIX_GROUP = whole("--group", of="a group of a mix", says="Group of a mix that the results are of, from 1.")
@@ -305,8 +307,8 @@ _PLAN = typer.Argument(
 )
 _QUANTITY = typer.Argument(
     metavar="[QUANTITY]",
-    help="As in the JSON of fleet, such as ttft_s.p95 or certainty[2].gpus; or COMMAND.PATH, such as bill.classes[0].usd; left "
-    "out, or a part of a path: all of them, listed.",
+    help="Path in the JSON of fleet, such as ttft_s.p95, or COMMAND.PATH, such as bill.classes[0].usd; "
+    "a part of a path, or none, lists the numbers there.",
 )
 _API = typer.Option(
     "--api",
@@ -475,17 +477,17 @@ Page = Annotated[OutputFlags, Group("Output", form=_FORM, file=o.OUTPUT["file"])
 class PageFlags:
     """What a page has in addition to its plan."""
 
-    author: str | None = option("Who answers for the page; printed below its title.", metavar="TEXT")
+    author: str | None = option("Author of the page, printed below its title.", metavar="TEXT")
     date: str | None = option(
-        "Printed below the title; the clock never is, so that the same inputs give the same page.",
+        "Date below the title; never the clock's, so that the same inputs give the same page.",
         metavar="YYYY-MM-DD",
     )
     levers: bool = option(
-        "Say what every lever is worth, separately and combined; takes a search for each of them.",
+        "Show what every lever is worth; takes a search for each.",
         default=False,
     )
     levers_file: Path | None = option(
-        "The same from a file that capplan levers --plan plan.json -o levers.json wrote.", metavar="FILE"
+        "Levers from a file that capplan levers --plan plan.json -o levers.json wrote.", metavar="FILE"
     )
 
     def __post_init__(self) -> None:

@@ -175,7 +175,7 @@ _ACCEPTANCE = fraction(
 )
 _TARGET = typer.Argument(
     metavar="MODEL",
-    help="The target; not needed where both step times are given.",
+    help="Target model; not needed if both step times are given.",
     show_default=False,
     autocompletion=models,
 )

@@ -25,7 +25,7 @@ _TRACE_FILES = typer.Argument(
     metavar="FILE...",
     help="Request trace, request log or Prometheus text; two scrapes of Prometheus give their difference; or a scenario YAML or name.",
 )
-_INTERVAL = measure("--interval", says="Between two scrapes of Prometheus, such as '5 min'.")
+_INTERVAL = measure("--interval", says="Time between two scrapes of Prometheus, such as '5 min'.")
 _EVICTION = one_of(
     "--eviction",
     ("lru", "lfu", "prefix"),
@@ -194,7 +194,7 @@ _PREDICTIONS = typer.Option(
 )
 _DECISIONS = typer.Option(
     "--decisions",
-    help="Also score the choices: the plan that predictions pick under limits on TPOT, against the best that was measured.",
+    help="Also score choices: the plan that predictions pick under a limit on TPOT, against the best measured one.",
 )
 
 

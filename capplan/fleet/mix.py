@@ -72,9 +72,8 @@ def cheapest_division(
 
         c = min over divisions d of sum_{g in d} c(g)
 
-    The next division is always the one whose bounds sum to least, as bounds rise while costs are found. If they sum to as much as the
-    cheapest one known, no division that is left costs less. The cost of a group is looked for only up to what the bounds of the others
-    leave. So the result is the minimum over all divisions.
+    The search takes the division with the lowest sum of bounds next, and a bound rises to the cost of its group when that is found. It
+    ends when the lowest sum is the cost of the cheapest known division, which then is the minimum over all divisions.
 
     Parameters
     ----------

@@ -77,8 +77,8 @@ def scaling_rate(planned_per_s: float, rates_per_s: Sequence[float], needed: Seq
 
         c = min(c_0, min_i r_i / (n_i - 1)),   n_i > 1
 
-    A replica of a small fleet carries less than one of the whole fleet, and an autoscaler has one rate for all hours. With c it
-    has more than n_i - 1 replicas at r_i, and at the peak no more than the plan allows.
+    A replica of a small fleet carries less than one of the whole fleet, and an autoscaler has one rate for all hours. At the rate c
+    it starts more than n_i - 1 replicas at r_i, and no more than the plan allows at the peak.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ def replicas_by_window(rates_per_s: Array, replicas_at: ReplicasAt) -> Counts:
 
         n_i = min(s(r_i), n_j)   for r_i < r_j,   never fewer than for a lower rate
 
-    Windows between two that need as many replicas need no search.
+    A window between two windows with the same number of replicas needs no search.
 
     Parameters
     ----------

@@ -100,7 +100,7 @@ class Hosted:
     provisioned: Provisioned | None = None
     """Throughput that you rent by the hour, instead of paying by the token."""
     token_ratios: dict[str, TokenRatio] = field(default_factory=dict)
-    """Tokens that a provider counts for the text of one token of the scenario's model, by provider."""
+    """Tokens that each provider counts for one token of the scenario's model."""
 
     @property
     def price_ratio(self) -> float:
@@ -212,7 +212,7 @@ class PeakHours:
             raise ValueError("hours_utc names no hour")
 
     def mean_ratio(self, rates_per_s: Array) -> float:
-        """Return the mean price over the usual one, for rates by hour of the day in UTC, or one rate for all hours.
+        """Return the ratio of the mean to the usual price, by the rates of all hours of the day in UTC, or by one rate.
 
             v = sum_h r_h (1 + d (p - 1) [h at the peak]) / sum_h r_h
 

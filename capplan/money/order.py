@@ -377,9 +377,9 @@ def cheapest_cover(
 
         min sum_i n_i p_i   with   sum_i n_i c_i >= u,   0 <= n_i <= m_i
 
-    In a cheapest cover, kinds other than the one of the lowest price per unit are used fewer than c times together, c being the
-    capacity of that kind: among c of them some hold a multiple of c units, which that kind covers for no more money. So all but
-    the last c times the largest capacity of the units are covered by it.
+    Let c be the capacity of the kind with the lowest price per unit. A cheapest cover uses fewer than c machines of other kinds: of
+    any c such machines, some together hold a multiple of c units, which that kind covers at no higher cost. So that kind covers all
+    units but c times the largest capacity.
 
     Parameters
     ----------
@@ -557,8 +557,8 @@ def surviving_cover(
         min sum_i n_i p_i   with   sum_i n_i c_i - L_m(n) >= u,   0 <= n_i <= m_i
 
     L_m(n) is the capacity of the m largest machines. Let t be the capacity of the smallest of these and j the number of them that
-    are larger. The others of capacity t may be exchanged with those that are left, so the cheapest such cover is the cheapest j
-    machines larger than t, and the cheapest cover of u + (m - j) t units by machines of capacity t at most.
+    are larger. Machines of capacity t are interchangeable. So the cheapest cover is the cheapest j machines larger than t, and the
+    cheapest cover of u + (m - j) t units by machines of capacity t at most.
 
     Parameters
     ----------

@@ -236,7 +236,7 @@ def exposed_exchange_s(
 
         t = max(2 w_h / (1 - s), 2 x_h) - w,   at least 0 and at most x
 
-    While one half exchanges its tokens the other computes; weights are read twice. An engine that gains nothing so leaves the batch whole.
+    While one half exchanges its tokens the other computes; weights are read twice. An engine leaves the batch whole if halves gain nothing.
 
     Parameters
     ----------

@@ -19,11 +19,12 @@ class StartedFlags:
     """What an export starts instead of what the plan names."""
 
     checkpoint: str | None = option(
-        "Served instead of the plan's model: its weights in the plan's dtype.", metavar="OWNER/NAME"
+        "Checkpoint to serve instead of the plan's model, such as its weights in the plan's dtype.",
+        metavar="OWNER/NAME",
     )
-    draft: str | None = option("Checkpoint of the draft, where the plan names none.", metavar="OWNER/NAME")
+    draft: str | None = option("Checkpoint of the draft, if the plan names none.", metavar="OWNER/NAME")
     image: str | None = option(
-        "Of the containers; default: the engine's release, where it is known.", metavar="NAME:TAG"
+        "Image of the containers; default: that of the engine's release, if it is known.", metavar="NAME:TAG"
     )
 
 
@@ -200,14 +201,16 @@ class FirstScenario:
 
     model: str | None = option(f"{MODEL}.", metavar="MODEL")
     request_rate: str | None = option(
-        "At the peak, such as '20 req/s'.", metavar="RATE", key="traffic[0].request_rate"
+        "Request rate at the peak, such as '20 req/s'.", metavar="RATE", key="traffic[0].request_rate"
     )
     input_tokens: str | None = option(f"Input {_LENGTH}", metavar="TOKENS", key="traffic[0].input_tokens")
     output_tokens: str | None = option(f"Output {_LENGTH}", metavar="TOKENS", key="traffic[0].output_tokens")
     ttft_p95: str | None = option(
-        "Target of the first token, such as '800 ms'.", metavar="TIME", key="slo.ttft_p95"
+        "Target of the time to first token, such as '800 ms'.", metavar="TIME", key="slo.ttft_p95"
     )
-    tpot_p95: str | None = option("Target of every further token.", metavar="TIME", key="slo.tpot_p95")
+    tpot_p95: str | None = option(
+        "Target of the time per token after the first, such as '40 ms'.", metavar="TIME", key="slo.tpot_p95"
+    )
     hardware: list[str] | None = option("Device that may be bought; repeatable.", metavar="NAME")
 
 
@@ -232,7 +235,7 @@ class ScenarioFlags(FirstScenario):
         key="traffic[0].users",
     )
     think_time: str | None = option(
-        "From a response to the next request of a user; default: 30 s.",
+        "Time from a response to the next request of the user; default: 30 s.",
         metavar="TIME",
         key="traffic[0].think_time",
     )
@@ -284,7 +287,7 @@ class RequestFlags:
     )
     seed: int = option(SEED_OF_DRAWS, Whole(least=0), default=SEED)
     warm_up_s: float | None = option(
-        "Leave requests that arrive before this time out of all figures; default: the first 15% of drawn requests, the time in which sessions fill the caches, nothing of a trace.",
+        "Requests before this time count in no figure; default: the first 15% of drawn requests, for sessions until the caches are full, none of a trace.",
         Positive("2 min", or_zero=True),
         flag="--warm-up",
     )

@@ -104,7 +104,7 @@ class ServingFlags:
         known=("cuda", "metal", "vulkan", "rocm", "sycl", "cpu"),
     )
     n_gpu_layers: int | None = option(
-        "Layers of llama.cpp on the device, of which the LM head is the last; 0 on a processor by itself; default: all.",
+        "Layers of llama.cpp on the device, the LM head being the last; 0: all on the processor; default: all on the device.",
         Whole("layers", least=0, most=10_000),
     )
     tensor_split: str | None = option(
@@ -113,13 +113,13 @@ class ServingFlags:
         metavar="PARTS",
     )
     split_mode: str = option(
-        "layer for layers in turn over several devices, none for one card of a machine; row is not modelled.",
+        "layer: layers in turn over several devices; none: one card of the machine; row is not modelled.",
         Text(),
         default="layer",
         known=("layer", "none", "row"),
     )
     main_gpu: int | None = option(
-        "Card of a machine that runs by itself with --split-mode none, counted from 0.",
+        "With --split-mode none: number of the only card that runs, from 0.",
         Whole("cards", least=0),
     )
     n_cpu_moe: int | None = option(
@@ -216,7 +216,7 @@ class LoadFlags(Load):
         unit="REQUESTS_PER_S",
     )
     prefix_hit_fraction: float = option(
-        "Fraction of input tokens that hit in the prefix cache.", Share(), default=0.0
+        "Share of the input tokens that hit the prefix cache.", Share(), default=0.0
     )
 
     def __post_init__(self) -> None:

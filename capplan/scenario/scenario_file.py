@@ -93,7 +93,7 @@ class LengthFields(Record):
     p95: Tokens | None = None
     p99: Tokens | None = None
     min: Tokens | None = None
-    """Shortest length. With max only, all lengths between are equally likely; otherwise shorter lengths are raised to it."""
+    """Shortest length; shorter draws are raised to it. With min and max only, all lengths between are equally likely."""
     max: Tokens | None = None
     """Longest length; longer lengths are cut to it."""
     values: Annotated[list[Tokens], Field(min_length=1)] | None = None
@@ -278,7 +278,7 @@ class Spot(Record):
     """Devices that may be taken away."""
 
     headroom: Fraction = 0.2
-    """More of them than needed, for those that are interrupted."""
+    """Spot machines beyond the need, for those that are interrupted."""
     most: Fraction = 0.5
     """Share of the replicas at the peak that may be spot."""
 
@@ -318,7 +318,7 @@ class Commitments(Record):
     spot: Spot | None = None
     """Terms of spot machines at listed prices; {} takes the defaults."""
     owned: Owned | None = None
-    """Bought."""
+    """Terms of GPUs that you buy."""
     interest: Fraction = 0.0
     """Yearly cost of capital on the upfront parts of reservations; not counted if not stated."""
     begin: Day | None = None
@@ -346,9 +346,9 @@ class Growth(Record):
     months: Annotated[Whole, Field(ge=2, le=120)] | None = None
     """Months to look ahead, the current month included."""
     rates: dict[str, RequestsPerS] | None = None
-    """Instead: month, 1 being today's, and peak rate of all traffic together."""
+    """Peak rate of all traffic by month, instead of per_month; today's month is 1."""
     gpu_price_decline: Fraction = 0.0
-    """Yearly fall of the prices of the same GPU hours, by cheaper offers or newer GPUs; a term keeps the price of the month in which it begins."""
+    """Yearly fall of the price of the same GPU hours; a term keeps the price of the month in which it begins."""
     token_price_decline: Fraction = 0.0
     """Yearly fall of the prices of hosted APIs, which `capplan compare` follows month by month."""
 
@@ -384,7 +384,7 @@ class Power(Record):
     rack_limit: Watts | None = None
     """Power of one rack."""
     gpus_per_server: Annotated[Whole, Field(ge=1, le=1024)] = 8
-    """GPUs of one server, which a rack takes or does not take as a whole."""
+    """GPUs of one server; a rack takes whole servers."""
 
 
 class Budget(Record):
@@ -444,7 +444,7 @@ class Sharing(Record):
     by: SharedBy
     """What is shared: every device, in slices of its time and memory; or devices cut into MIG slices, each with one model."""
     models: Annotated[list[SharedModel], Field(min_length=1, max_length=20)]
-    """The others."""
+    """Models that share GPUs with the scenario's own."""
     part: str | None = None
     """Plan only the fleet of this model, by its name; own: of the scenario's own model."""
 
@@ -459,7 +459,7 @@ class Region(Record):
     delay: dict[str, SecondsOrZero] = Field(default_factory=dict)
     """Time of a round trip on the network from its users to the machines of another region, by name."""
     offers: Annotated[list[str], Field(min_length=1)] | None = None
-    """Names that providers have for the region, in which machines may then be ordered, as fleet.regions says."""
+    """Names that providers have for the region; machines are then ordered there."""
     electricity: UsdPerKwh | None = None
     """Price of electricity there, instead of prices.electricity."""
     grid: KgPerKwh | None = None
@@ -495,7 +495,7 @@ class SharedPrefix(Record):
     tokens: Tokens
     """Length of the shared prefix, which the mean input length includes."""
     hit_fraction: Fraction | None = None
-    """Share of the requests that hit it in the prefix cache; of sessions it follows from their traffic."""
+    """Share of the requests that hit the prefix; for sessions it follows from their traffic."""
 
 
 class Retries(Record):
@@ -515,7 +515,7 @@ class Outside(Record):
     usd_per_request: UsdEach | None = None
     """Price of every request outside the GPUs."""
     tool_calls: Annotated[float, Field(gt=0, le=1000)] | None = None
-    """Calls before the prompt of a request, one after the other; with turns between two turns of a session."""
+    """Calls before the prompt of a request, one after the other; with turns, calls between two turns."""
     tool_time: SecondsOrZero | None = None
     """Time of one call; with turns, think_time states the time of all calls together."""
     usd_per_tool_call: UsdEach | None = None
@@ -558,11 +558,11 @@ class Traffic(Record):
     samples: Annotated[Whole, Field(ge=1, le=1000)] | None = None
     """Outputs of every request, for best-of-N or self-consistency; their prompt is computed once."""
     retries: Retries | None = None
-    """Outputs that are not valid, and are asked for again."""
+    """Outputs that are not valid and are requested again."""
     images: Images | None = None
     """Images in addition to the text of input_tokens; their tokens are added to it by the rule of the model."""
     documents: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
-    """Documents that a request has scored or embedded: each is a prompt of input_tokens, a reranker's with the query in it."""
+    """Documents of one request to score or embed: each is a prompt of input_tokens, for a reranker with the query in it."""
     padded_batch: Annotated[Whole, Field(ge=1, le=10_000)] | None = None
     """Sequences of a batch job that are padded to the longest of them; left out: sequences are packed, as engines do."""
     shared_prefix: SharedPrefix | None = None
@@ -574,7 +574,7 @@ class Traffic(Record):
     region: Annotated[str, Field(min_length=1, max_length=60)] | None = None
     """Region whose users send these requests, of `regions`; daily_curve is then in its local time."""
     requests_per_conversation: Annotated[Number, Field(ge=1)] | None = None
-    """Requests that a conversation has on average, for what a thousand of them cost."""
+    """Mean requests of a conversation, for the price of a thousand conversations."""
     arrival_cv: Annotated[float, Field(gt=0, le=100)] | None = None
     """Burstiness: coefficient of variation of the time between arrivals; 1 is Poisson. Not for users or sessions: they send after responses."""
     priority: Annotated[Whole, Field(ge=0, le=1000)] | None = None
@@ -664,7 +664,7 @@ class Fleet(Record):
     serves: Literal["all", "location"] | None = None
     """Requests of all regions, or only those of users at fleet.location; default: all."""
     own: dict[str, Annotated[Whole, Field(ge=1, le=1_000_000)]] | None = None
-    """Machines that are there already: sku, or GPUS x DEVICE, and how many; used first, and free unless their cost is stated."""
+    """Machines that you have, by sku or GPUS x DEVICE, and how many; they are used first, and free unless you state their cost."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""
     mix: Annotated[MixBy | None, BeforeValidator(_switched_off)] = None
@@ -686,9 +686,9 @@ class Fleet(Record):
     """Link between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
     device is usually connected."""
     weight_dtypes: Names | None = None
-    """Tried in addition to weight_dtype."""
+    """Weight dtypes that are tried in addition to weight_dtype."""
     kv_dtypes: Names | None = None
-    """Tried in addition to kv_dtype."""
+    """Cache dtypes that are tried in addition to kv_dtype."""
 
     def degrees(self, name: str) -> tuple[int, ...] | None:
         """Return the degrees of one kind of parallelism in ascending order, None where the scenario states none."""
@@ -722,9 +722,9 @@ class Speculation(Record):
     metrics: Annotated[Names, Field(max_length=2)] | None = None
     """Instead of acceptance: Prometheus text of a server that speculates, relative to this file; two scrapes count what lies between."""
     draft_tokens: Annotated[Whole, Field(ge=1, le=64)] | None = None
-    """Drafted in one round."""
+    """Tokens that are drafted in one round."""
     verified_tokens: Annotated[Whole, Field(ge=1, le=1024)] | None = None
-    """Verified in one round, where drafts form a tree."""
+    """Tokens that are verified in one round, if drafts form a tree."""
     draft: str | None = None
     """Hugging Face id, shipped alias, or path relative to this file."""
     draft_step_time: SecondsOrZero | None = None
@@ -768,15 +768,15 @@ class ScenarioFile(Record):
     runner: Literal["generate", "pooling"] | None = None
     """generate, or pooling for the vectors and scores of embedding models and rerankers; default: generate."""
     weight_dtype: str | None = None
-    """as-published, fp8, int4, ..."""
+    """Dtype of the weights: as-published, fp8, int4, ..."""
     kv_dtype: str | None = None
-    """auto, bf16, fp8, ..."""
+    """Dtype of the KV cache: auto, bf16, fp8, ..."""
     engine: str | None = None
     """vllm, sglang, trtllm or llamacpp; with any, `capplan fleet` tries each of the first three and keeps the cheapest plan."""
     engine_version: str | None = None
     """Version of the engine, as text."""
     backend: Literal["cuda", "metal", "vulkan", "rocm", "sycl", "cpu"] | None = None
-    """Backend of llama.cpp; its speed is known for the families of devices that published runs tell."""
+    """Backend of llama.cpp."""
     max_model_len: Limit | None = None
     """Longest sequence, input and output."""
     max_num_seqs: Count | None = None
@@ -798,7 +798,7 @@ class ScenarioFile(Record):
     lora: Lora | None = None
     """LoRA adapters in addition to the model."""
     speculation: Speculation | None = None
-    """Drafts that the target verifies several at a time."""
+    """Speculative decoding: drafts that the target verifies several at a time."""
     cascade: Cascade | None = None
     """A large model that some of the requests are escalated to."""
     sharing: Sharing | None = None
@@ -822,7 +822,7 @@ class ScenarioFile(Record):
     currency: Currency | None = None
     """Currency in which totals are shown next to dollars."""
     budget: Budget | None = None
-    """Most that the fleet may cost."""
+    """Limit of what the fleet may cost."""
     energy: Power | None = None
     """Power of devices and what is around them."""
     growth: Growth | None = None

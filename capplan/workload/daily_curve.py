@@ -129,10 +129,10 @@ def in_utc(curve: Sequence[float], ahead_hours: float) -> tuple[float, ...]:
 
 
 def together_at_peak(curves: Array, work: Array) -> tuple[Array, int | None]:
-    """Return the part of its own peak that each class has when all classes together have most to do.
+    """Return the share of its own peak that each class has in the busiest hour of all classes together.
 
-    Of each kind of work w (requests, input and output tokens), all classes k have W_wh in hour h. The parts of an hour H are raised by
-    one factor until no hour has more work of any kind; H is the hour that takes the smallest factor:
+    W_wh is the work of kind w (requests, input or output tokens) of all classes k in hour h. The shares of an hour H are raised by one
+    factor until no hour has more work of any kind; H is the hour that takes the smallest factor:
 
         W_wh = sum_k w_k f_kh,   g_H = max_w max_h W_wh / W_wH,   a_k = min(g_H f_kH, 1)
 

@@ -20,7 +20,7 @@ from capplan.cli.commands import EXAMPLES as USES
 from capplan.cli.main import app, main
 from docs.generators import methodology, plan_numbers, scenario_keys
 from docs.generators.accuracy_quotes import quoted_text, with_quotes
-from docs.generators.console_blocks import page_width, with_output
+from docs.generators.console_blocks import first_lines, page_width, part, with_output
 
 EXAMPLES = {
     "model": ("deepseek-v3",),
@@ -59,21 +59,26 @@ EXAMPLES = {
     "hardware": ("h100-sxm",),
     "list": ("engines", "sglang"),
 }
-"""One example per command; its output is shown as it is printed."""
+"""One example per command; the first lines of its output are shown, or of the parts in `SHOWN`."""
+SHOWN = {"model": ("decision", "Weights by class"), "fit": ("decision", "Memory of one GPU")}
+"""Command -> parts of its output that its page shows."""
 
 _HEAD = """# Commands
 
 <!-- written by `make docs` from the commands themselves -->
 
-All commands but `init`, `export`, `mcp` and `serve` take `--format table|json|csv|markdown` and `--output FILE`. Results go to stdout, warnings to
-stderr. JSON and CSV are in base units with full precision. Exit codes: 0 done, 2 bad input, 3 does not fit,
-4 target not reachable, 130 interrupted, 1 a bug of ours (with its traceback).
+Each command has a page with its options. [Scenario keys](scenario.md) has what a SCENARIO may hold; numbers are written the same way in flags: `--request-rate '600 rpm'`, `--max-model-len 32k`.
+"""
+_FOOT = """
+## Options of all commands
 
-Tables fit the terminal, and the width that `COLUMNS` states in a pipe: words wrap, and the least important columns are left out and named; no number is cut. `capplan --install-completion [SHELL]` completes
-commands, options, models, devices, dtypes, scenarios and plan files. `--plot FILE.svg` (`.png`, `.pdf`) draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and
-`compare` show; it needs `capplan[plot]`.
-
-What a SCENARIO may hold: [scenario keys](scenario.md). Numbers are written as there: `--request-rate '600 rpm'`, `--max-model-len 32k`.
+- **Formats**: all commands but `init`, `export`, `mcp` and `serve` take `--format table|json|csv|markdown` (default: by the suffix of `--output`, else table) and `--output FILE`, `-o FILE`, which replaces the file at once. JSON and CSV are in base units with full precision.
+- **Connections**: `--offline` never opens one.
+- **Streams**: results go to stdout, warnings to stderr.
+- **Exit codes**: 0 done, 2 bad input, 3 does not fit, 4 target not reachable, 130 interrupted, 1 a bug of capplan, with its traceback.
+- **Width**: tables fit the terminal, or `COLUMNS` in a pipe. Words wrap, and the least important columns are left out and named; no number is cut.
+- **Completion**: `capplan --install-completion [SHELL]` completes commands, options, models, devices, dtypes, scenarios and plan files.
+- **Pictures**: `--plot FILE.svg` (`.png`, `.pdf`) draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and `compare` show; it needs `capplan[plot]`.
 """
 
 
@@ -83,31 +88,45 @@ def documentation() -> dict[str, str]:
         f"| [`{name}`](commands/{name}.md) | {says} | `{USES[name]}` |" for name, says in COMMANDS.items()
     ]
     index = "\n".join(["| command | what it does | for example |", "| --- | --- | --- |", *rows])
-    texts = {"commands.md": f"{_HEAD}\n{index}\n"}
+    texts = {"commands.md": f"{_HEAD}\n{index}\n{_FOOT}"}
     program: Any = typer.main.get_command(app)
     with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
         for name, summary in COMMANDS.items():
             command = program.get_command(context, name)
-            parts = [f"# capplan {name}", summary, _usage(name, command), f"For example: `{USES[name]}`"]
-            parts += [_example(name), *_tables(command), "[All commands](../commands.md)"]
+            example = _example(name) or f"For example: `{USES[name]}`"
+            parts = [f"# capplan {name}", summary, _usage(name, command), example, *_tables(command)]
             texts[f"commands/{name}.md"] = "\n\n".join(part.strip() for part in parts if part) + "\n"
     return texts
 
 
 def _usage(name: str, command: Any) -> str:
     arguments = " ".join(
-        p.metavar if p.required else f"[{p.metavar}]"
+        p.metavar if p.required or p.metavar.startswith("[") else f"[{p.metavar}]"
         for p in command.params
         if p.param_type_name == "argument"
     )
     return " ".join(f"`capplan {name} {arguments} [OPTIONS]`".split())
 
 
+_SHARED = frozenset(
+    {
+        ("--format", "table, json, csv or markdown; default: by the suffix of --output, else table."),
+        ("--output", "Write to this file instead of stdout, atomically."),
+        ("--offline", "Never open a connection."),
+    }
+)
+"""Options, with their meaning, that the index of commands has."""
+
+
 def _tables(command: Any) -> Iterator[str]:
     for kind, heading in (("argument", "argument"), ("option", "option")):
-        rows = [_row(p) for p in command.params if p.param_type_name == kind and not p.hidden]
+        listed = [p for p in command.params if p.param_type_name == kind and not p.hidden]
+        rows = [_row(p) for p in listed if (p.opts[0], p.help) not in _SHARED]
         if rows:
-            yield "\n".join([f"| {heading} | meaning | default |", "| --- | --- | --- |", *rows])
+            yield "\n".join([f"| {heading} | meaning |", "| --- | --- |", *rows])
+    shared = [f"`{p.opts[0]}`" for p in command.params if (p.opts[0], getattr(p, "help", "")) in _SHARED]
+    if shared:
+        yield f"Also {', '.join(shared)} ([all commands](../commands.md#options-of-all-commands))."
 
 
 def _row(parameter: Any) -> str:
@@ -115,8 +134,9 @@ def _row(parameter: Any) -> str:
     names = ", ".join(f"`{name}`" for name in parameter.opts) if option else f"`{parameter.metavar}`"
     metavar = f" {parameter.metavar}" if option and parameter.metavar else ""
     default = parameter.default
-    shown = "required" if parameter.required else "" if default in (None, False, ()) else f"`{default}`"
-    return f"| {names}{metavar} | {parameter.help} | {shown} |".replace("  |", " |")
+    stated = f"Default: `{default}`."
+    shown = "Required." if parameter.required else "" if default in (None, False, ()) else stated
+    return f"| {names}{metavar} | {parameter.help} {shown}".rstrip() + " |"
 
 
 def _example(name: str) -> str:
@@ -125,7 +145,9 @@ def _example(name: str) -> str:
     printed = io.StringIO()
     with page_width(), redirect_stdout(printed):
         main([name, *EXAMPLES[name]])
-    return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{printed.getvalue().rstrip()}\n```"
+    text = printed.getvalue().rstrip()
+    shown = "\n\n".join(part(text, each) for each in SHOWN[name]) if name in SHOWN else text
+    return f"```console\n$ capplan {name} {shlex.join(EXAMPLES[name])}\n{first_lines(shown)}\n```"
 
 
 WHOLE = (

@@ -131,6 +131,12 @@ def _whole_line(lines: list[str]) -> str:
     return "\n".join(lines[:end])
 
 
+def first_lines(text: str) -> str:
+    """Return the lines of a text that one block shows, with a sign that there are more."""
+    lines = text.splitlines()
+    return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "…"])
+
+
 def with_output(page: str, program: Callable[[list[str]], int], known: dict[str, str] | None = None) -> str:
     """Return a page with every marked block run again; the rest stays as it is.
 
@@ -155,8 +161,7 @@ def with_output(page: str, program: Callable[[list[str]], int], known: dict[str,
         parts = [found for name in names if (found := part(text, name))]
         if names and text and not parts:
             raise ValueError(f"{command!r} prints none of {', '.join(names)}")
-        lines = ("\n\n".join(parts) if names else text).splitlines()
-        return "\n".join(lines if len(lines) <= MOST_LINES else [*lines[: MOST_LINES - 1], "…"])
+        return first_lines("\n\n".join(parts) if names else text)
 
     def again(match: re.Match[str]) -> str:
         lines = [line for line in match["text"].splitlines() if line.startswith("$ ")]

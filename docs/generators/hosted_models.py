@@ -1,4 +1,4 @@
-"""Write the table of docs/money.md that compares hosted models with a fleet of one's own: `python -m docs.generators.hosted_models` (`make docs`).
+"""Write the table of docs/reference/hosted-apis.md that compares hosted models with a fleet of one's own: `python -m docs.generators.hosted_models` (`make docs`).
 
 All prices are those of the list that ships, on the newest day of the list, so the table does not change from one day to the next.
 """
@@ -16,7 +16,7 @@ from capplan.questions.money.comparison import AskedComparison, asked_comparison
 from capplan.readers.catalogue.token_prices import token_prices
 from capplan.scenario.scenario import read_scenario
 
-PAGE = Path(__file__).resolve().parents[1] / "money.md"
+PAGE = Path(__file__).resolve().parents[1] / "reference" / "hosted-apis.md"
 BEGIN, END = "<!-- hosted models written by `make docs` -->", "<!-- end of the hosted models -->"
 SCENARIO = "api-or-own"
 MODELS = (

@@ -1,6 +1,8 @@
 """docs/methodology/: every formula, a page for each room, from the docstrings that state it; written by `make docs`, compared by a test."""
 
 import ast
+import re
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +23,17 @@ ROOMS = {
 SECTIONS = frozenset(
     {"Parameters", "Returns", "Raises", "Examples", "References", "Yields", "Notes", "Attributes"}
 )
-HEAD = """Each entry is the docstring of a function of the package, so the page shows what runs: the formula, its symbols with units, and its source.
-[Methodology](../methodology.md) says how the rooms work together. `capplan explain` shows the same formulas with the numbers of your plan.
+HEAD = """Written from the docstrings of the code: each formula, its symbols and its source. [How a plan is computed](../methodology.md) says how they work together.
 """
+WIDTH = 80
+"""Columns of a page."""
+_LETTER = re.compile(r"(?<![\w'])(?!(?:a|A|I) \w)(?:[A-Za-z]\w?|[A-Za-z]\w?_\w+)(?![\w'])")
+"""A symbol, such as n, Q' or t_0, in a text; not an article."""
+_LONGEST = 24
+"""Letters of a name next to which its meaning stands; that of a longer one stands below it."""
+_SHORT = frozenset(
+    {"of", "in", "on", "as", "is", "or", "at", "to", "by", "it", "if", "an", "be", "no", "so", "do"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +118,49 @@ def cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
+def is_symbol(name: str, meaning: str, formula: str) -> bool:
+    """Return whether a parameter is in the formula, by its name or by a letter that its meaning states.
+
+    Examples
+    --------
+    >>> is_symbol("rows", "m, tokens.", "F = 2 m k n"), is_symbol("rates", "of a device", "F = 2 m k n")
+    (True, False)
+    """
+    stated = set(re.findall(r"[A-Za-z]\w*", formula))
+    stated |= {word.partition("_")[0] for word in stated if word[1:2] == "_"}
+    letters = set(_LETTER.findall(meaning)) - _SHORT
+    return bool(stated & (letters | set(re.findall(r"\w+", name))))
+
+
+def _legend(item: Stated) -> str:
+    """Return the lines that say what the symbols of a formula are."""
+    known = [symbol for symbol in item.symbols if is_symbol(symbol[0], symbol[2], item.formula)]
+    width = max((len(name) for name, _, _ in known if len(name) <= _LONGEST), default=_LONGEST)
+    lines = []
+    for name, unit, meaning in known:
+        shown = unit if set(unit.split(", ")) - {"", "[-]"} else ""
+        text = " ".join([*meaning.split(), shown]).strip().removesuffix(".").replace(". [", " [")
+        filled = textwrap.wrap(text, WIDTH - width - 2, break_long_words=False)
+        first, *rest = (
+            [name, *filled] if len(name) > width else [f"{name:<{width}}  {filled[0]}", *filled[1:]]
+        )
+        lines += [first, *(" " * (width + 2) + line for line in rest)]
+    return "".join(f"\n{line}" for line in lines)
+
+
+def _broken(line: str) -> str:
+    """Return a line of a formula, one of its parts a line if it is wider than the page."""
+    return line if len(line) <= WIDTH else re.sub(r"([;,]) {2,}", r"\1\n", line)
+
+
 def _entry(item: Stated) -> str:
-    parts = [f"## {item.name}\n", f"`{item.module}`\n", item.lead + "\n", f"```text\n{item.formula}\n```\n"]
+    legend = _legend(item)
+    formula = "\n".join(map(_broken, item.formula.splitlines()))
+    shown = f"{formula}\n{legend}" if legend else formula
+    lead = item.lead.removeprefix("Return ")
+    parts = [f"### {item.name}\n", f"{lead[:1].upper()}{lead[1:]}\n", f"```text\n{shown}\n```\n"]
     if item.rest:
         parts.append(item.rest + "\n")
-    if item.symbols:
-        rows = (f"| {' | '.join(map(cell, symbol))} |" for symbol in item.symbols)
-        parts.append("\n".join(["| symbol | unit | meaning |", "| --- | --- | --- |", *rows]) + "\n")
     if item.sources:
         parts.append(f"Source: {' '.join(item.sources.split())}\n")
     return "\n".join(parts)
@@ -122,7 +168,13 @@ def _entry(item: Stated) -> str:
 
 def pages(root: Path) -> dict[str, str]:
     """Return the text of each page by the name of its room."""
-    found: dict[str, list[str]] = {}
+    found: dict[str, dict[str, list[str]]] = {}
     for item in formulas(root):
-        found.setdefault(item.module.split(".")[1], []).append(_entry(item))
-    return {room: "\n".join([f"# {ROOMS[room]}\n", HEAD, *entries]) for room, entries in found.items()}
+        files = found.setdefault(item.module.split(".")[1], {})
+        files.setdefault(item.module, [f"## `{item.module}`\n"]).append(_entry(item))
+    return {
+        room: "\n".join(
+            [f"# {ROOMS[room]}\n", HEAD, *(entry for entries in files.values() for entry in entries)]
+        )
+        for room, files in found.items()
+    }

@@ -174,13 +174,13 @@ TABLES = {
 
 PAGE = """### other
 
-Costs of the service other than GPUs, each a line of the [total cost](money.md). Nothing is counted unless you state it or ask for defaults.
+Costs of the service other than GPUs, each a line of the [total cost](money.md#total-cost). Nothing is counted unless you state it or ask for defaults.
 
 <other>
 
 ## commitments
 
-On demand is always allowed. The cheapest mix is that of the [load duration curve](money.md): what runs most hours is reserved or owned, peaks are rented by the hour.
+On demand is always allowed. The cheapest mix is that of the [load duration curve](money.md#what-to-reserve-rent-and-buy): what runs most hours is reserved or owned, peaks are rented by the hour.
 
 <commitments>
 
@@ -216,7 +216,7 @@ By the same part each month, or to stated rates; the first month is today's.
 
 ## energy
 
-With this section, even an empty one (`energy: {}`), `capplan fleet` shows the [energy](money.md) of its plan.
+With this section, even an empty one (`energy: {}`), `capplan fleet` shows the [energy](money.md#energy-carbon-dioxide-and-racks) of its plan.
 
 <energy>
 
@@ -226,7 +226,7 @@ With this section, even an empty one (`energy: {}`), `capplan fleet` shows the [
 
 ## hosted
 
-How hosted APIs are used, for [`capplan compare`](money.md). Prices in a file of your own are in the [schema](schema/token_prices.json) of the list that ships.
+How hosted APIs are used, for [`capplan compare`](reference/hosted-apis.md). Prices in a file of your own are in the [schema](schema/token_prices.json) of the list that ships.
 
 <hosted>
 

@@ -1,4 +1,4 @@
-"""Write the table of docs/money.md that has the order of every shipped scenario: `python -m docs.generators.orders` (`make docs`).
+"""Write the table of docs/evidence/orders.md that has the order of every shipped scenario: `python -m docs.generators.orders` (`make docs`).
 
 Each scenario is searched once; a test repeats some of them.
 """
@@ -15,7 +15,7 @@ from typing import Any
 from capplan.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = ROOT / "docs" / "money.md"
+PAGE = ROOT / "docs" / "evidence" / "orders.md"
 BEGIN, END = "<!-- orders written by `make docs` -->", "<!-- end of the orders -->"
 _HEAD = "| scenario | GPUs of the plan | order | $ |\n| --- | --- | --- | ---: |\n"
 

@@ -1,30 +1,29 @@
 """docs/numbers.md: every number of a plan, from the table of quantities; written by `make docs`, compared by a test."""
 
-import re
 from pathlib import Path
 
 from capplan.explain.table import formula_in
 from capplan.report.quantities import ARGUMENTS, CHOSEN, NEXT_TO_A_PLAN, PLAN, Quantity
-from capplan.report.screen_units import screen_of, unit_of
+from capplan.report.screen_units import unit_of
 from docs.generators.methodology import cell, formulas
 
 HEAD = """# Numbers of a plan
 
-Each number that JSON, CSV and plan files have of a plan, by its path. `capplan explain PLAN PATH` shows the formula with the values of your plan, and where each
-argument is from. `*` stands for any key, and `[]` for any position. Next steps, energy, commitments, growth, the bill, the comparison and the simulation stand next to the plan; their arguments are numbers of the
-same row or part. A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the
-[nomenclature](nomenclature.md).
+Each number of a plan in JSON, CSV and plan files, by its path. `capplan explain PLAN PATH` works it out with the values of your plan.
 
-| number | unit | title | meaning | formula | arguments |
-| --- | --- | --- | --- | --- | --- |
+`*` stands for any key, and `[]` for any position. A symbol of a formula is another number of the same row, or one of the [arguments](#arguments-that-are-not-numbers-of-a-plan) below.
+A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the [nomenclature](nomenclature.md).
+
+| number | meaning | formula |
+| --- | --- | --- |
 """
 BELOW = """
 ## Arguments that are not numbers of a plan
 
 `explain` names the file, engine or offer of your plan where the table says it in general.
 
-| argument | label | where it is from |
-| --- | --- | --- |
+| argument | where it is from |
+| --- | --- |
 """
 
 
@@ -45,11 +44,13 @@ def _formula(row: Quantity, entries: dict[tuple[str, str], str]) -> str:
     return f"[{text}]({link})" if link else text
 
 
-def _title(path: str) -> str:
-    """Return the heading of a number in tables; empty if it says no more than the path."""
-    title = screen_of(path.removesuffix(".*"), []).column()
-    said = title.partition(" (")[0].replace(".", " ").lower()
-    return "" if said == re.sub(r"[._*]+", " ", path).strip() else title
+def _worked_out(row: Quantity, entries: dict[tuple[str, str], str]) -> str:
+    """Return a formula with its arguments; of a formula that is one argument, its name."""
+    formula = _formula(row, entries)
+    named = [f"{letter} `{name}`".strip() for name, letter in row.arguments.items()]
+    if len(named) == 1 and named[0].startswith(f"{formula} `"):
+        return named[0].removeprefix(f"{formula} ")
+    return "; ".join([formula, ", ".join(named)]) if named else formula
 
 
 def page(root: Path) -> str:
@@ -57,12 +58,9 @@ def page(root: Path) -> str:
     entries = _entries(root)
     rows = []
     for path, row in {**PLAN, **NEXT_TO_A_PLAN}.items():
-        letters = ", ".join(
-            f"`{name}`{f' {letter}' if letter else ''}" for name, letter in row.arguments.items()
-        )
-        cells = (f"`{path}`", unit_of(path), _title(path), row.meaning, _formula(row, entries), letters)
+        unit = unit_of(path)
+        meaning = row.meaning if unit in ("", "-") else f"{row.meaning} [{unit}]"
+        cells = (f"`{path}`", meaning, _worked_out(row, entries))
         rows.append(f"| {' | '.join(cells)} |")
-    others = [
-        f"| `{name}` | {argument.label} | {cell(argument.source)} |" for name, argument in ARGUMENTS.items()
-    ]
+    others = [f"| `{name}` | {cell(argument.source)} |" for name, argument in ARGUMENTS.items()]
     return "\n".join([HEAD.rstrip(), *rows, BELOW.rstrip(), *others]) + "\n"

@@ -18,7 +18,6 @@ from capplan.readers.record import keys_of as record_keys
 from capplan.readers.record import record_of
 from capplan.scenario.scenario import DEFAULT_HARDWARE
 from capplan.scenario.scenario_file import Promise, ScenarioFile
-from capplan.serving.terms import Routing
 from capplan.workload.daily_curve import SHAPES
 from capplan.workload.request_class import METRICS, STATISTICS, Slo
 from docs.generators import model_keys, money_keys, traffic_keys
@@ -76,7 +75,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.own": "none",
         "fleet.max_machines": "any number",
         "fleet.mix": "off",
-        "fleet.disaggregation": "by the model",
+        "fleet.disaggregation": "both ways for large mixtures of experts, else off",
         "fleet.prefill_hardware": "hardware",
         "fleet.decode_hardware": "hardware",
         "fleet.kv_link": "network",
@@ -194,7 +193,6 @@ _METRICS = {
     "itl": "gap between two tokens",
     "e2e": "time of a whole answer",
 }
-_STATISTICS = {"mean": "mean", **{f"p{n}": f"{n}th percentile of the" for n in (50, 90, 95, 99)}}
 _KINDS = {
     "traffic.daily_curve": "24 rates, or a shape: " + ", ".join(SHAPES),
     "traffic.input_tokens": "tokens, or the keys below",
@@ -250,45 +248,29 @@ def example(key: str, field: FieldInfo) -> str:
 
 
 def _written(key: str, field: FieldInfo) -> str:
+    """Return how a value is written: the names that are allowed, or an example, after what else it may be."""
+    shown = f"`{example(key, field)}`"
     if key in _KINDS:
-        return _KINDS[key]
-    described = str(_schema(field).get("description", "")).partition(", such as")[0]
-    if described:
-        return described
+        return f"{_KINDS[key]}: {shown}"
     arms = [arm for arm in (field.annotation, *typing.get_args(field.annotation)) if arm is not type(None)]
     names = next((typing.get_args(arm) for arm in arms if typing.get_origin(arm) is typing.Literal), ())
     if names:
         return ", ".join(f"`{name}`" for name in names)
-    if record_of(field.annotation):
-        return "a list of keys below" if "list" in str(field.annotation) else "the keys below"
-    return _of_example(example(key, field)) or ("text" if str in arms else "a number")
+    return f"keys below: {shown}" if record_of(field.annotation) else shown
 
 
-def _of_example(text: str) -> str:
-    """Return how a value is written, by the example of its key; empty for a number with or without a unit.
-
-    Examples
-    --------
-    >>> _of_example("false"), _of_example("[a, b]"), _of_example("2026-11-01"), _of_example("4"), _of_example("0.5"), _of_example("scrape.txt")
-    ('true or false', 'a list', 'a day', 'a whole number', '', 'text')
-    """
-    if text in ("true", "false"):
-        return "true or false"
-    if text.startswith(("[", "{")):
-        return "a list" if text.startswith("[") else "a mapping"
-    if re.fullmatch(r"\d{4}-\d\d-\d\d", text):
-        return "a day"
-    if re.fullmatch(r"\d+[kM]?", text):
-        return "a whole number"
-    return "" if re.match(r"-?[\d.]+", text) else "text"
+_DEFAULT = re.compile(
+    r"[;,] (?:if left out,?|default:?|left out:|off by default|[^;,.:]+? if not stated)[^.]*(?:\.\d[^.]*)*(?=\.|$)"
+)
+"""What a text says of the default, which has a column of its own."""
 
 
 def _meaning(key: str, field: FieldInfo) -> str:
     section, _, name = key.partition(".")
-    metric, _, statistic = name.partition("_")
+    metric = name.partition("_")[0]
     if section == "slo" and metric in _METRICS:
-        return f"Limit of the {_STATISTICS[statistic]} {_METRICS[metric]}."
-    said = " ".join((field.description or "").split())
+        return f"Limits of the {_METRICS[metric]}: of the mean, and of percentiles."
+    said = _DEFAULT.sub("", " ".join((field.description or "").split()))
     return said or {"p": f"{key[-2:]}th percentile."}[key.rpartition(".")[2][0]]
 
 
@@ -297,22 +279,21 @@ def _row(key: str, field: FieldInfo, start: str) -> str:
     cells = [
         f"`{key.removeprefix(start)}`",
         _meaning(key, field),
-        _written(key, field),
         default,
-        f"`{example(key, field)}`",
+        _written(key, field),
     ]
     return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
 
 
 def _table(start: str) -> str:
-    rows = [
-        _row(key, field, start)
-        for key, field in keys_of()
-        if key.startswith(start) and "." not in key.removeprefix(start)
-    ]
-    return "\n".join(
-        ["| key | meaning | written as | left out | example |", "| --- | --- | --- | --- | --- |", *rows]
-    )
+    """Return the table of the keys of a section; keys that differ in their name only share a row."""
+    named: dict[str, list[str]] = {}
+    for key, field in keys_of():
+        if key.startswith(start) and "." not in key.removeprefix(start):
+            name, _, rest = _row(key, field, start).removeprefix("| ").partition(" | ")
+            named.setdefault(rest, []).append(name)
+    rows = [f"| {', '.join(names)} | {rest}" for rest, names in named.items()]
+    return "\n".join(["| key | meaning | left out | written as |", "| --- | --- | --- | --- |", *rows])
 
 
 def _curves() -> str:
@@ -333,8 +314,7 @@ def page() -> str:
         "confidence",
         "outside",
     }
-    routers = ", ".join(f"`{name}`" for name in typing.get_args(Routing))
-    return text.replace("<curves>", _curves()).replace("<routers>", routers)
+    return text.replace("<curves>", _curves())
 
 
 _TABLES = {
@@ -358,17 +338,7 @@ _PAGE = """# Scenario keys
 
 <!-- written by `make docs` from the records that read a scenario -->
 
-A scenario is one YAML file. It needs a name, a model and traffic; every other key has a default, which the answer lists under
-assumptions with the key that replaces it. capplan rejects a file with mistakes and prints a line for each of them.
-
-Editors with the YAML language server complete and check the file by its first line, which `capplan init` writes:
-
-```yaml
-# yaml-language-server: $schema=https://OWNER.github.io/capplan/schema/scenario.json
-```
-
-The published schema is the same for everyone who opens the file. Without a connection, name the schema of your installation in the settings of your editor (`yaml.schemas`):
-`capplan fleet absent.yaml` prints its path after `keys:`.
+A scenario is one YAML file with a name, a model and traffic. Every other key has a default, which the answer lists as an assumption. capplan rejects a file with mistakes and prints a line for each.
 
 ```yaml
 name: support-chat
@@ -381,10 +351,17 @@ traffic:
 slo: {ttft_p95: 800 ms, tpot_p95: 40 ms}
 ```
 
-**Numbers and units.** Rates, lengths and counts read the same here and in flags: `10`, `10 rps`, `10 req/s` and `10/s` are one rate, `600/min` and
-`600 rpm` another way to write it, `32k`, `32K` and `32,000` one length, `2M` two million. A number without a unit is in the base unit: requests per second, tokens,
-hours of a day, a fraction of one. Times, bytes, dollars and watts need their unit (`800 ms`, `80 GB`, `2.5 $/h`), because a number
-without a unit could be several things. Upper and lower case count in units: `m` is a thousandth, `M` a million.
+Editors with the YAML language server complete and check the file by the line that `capplan init` writes at its top:
+
+```yaml
+# yaml-language-server: $schema=https://OWNER.github.io/capplan/schema/scenario.json
+```
+
+Without a connection, name the schema of your installation in the settings of your editor (`yaml.schemas`): `capplan fleet absent.yaml` prints its path after `keys:`.
+
+**Numbers and units** read the same here and in flags. `10`, `10 rps`, `10 req/s` and `10/s` are one rate, and so is `600/min`. `32k` and `32,000` are one length. `20 %` and `0.2` are one share.
+A number without a unit is in requests per second, tokens, hours of a day, or a fraction of one. Times, bytes, dollars and watts need their unit (`800 ms`, `80 GB`, `2.5 $/h`). Upper and lower case
+count in units: `m` is a thousandth, `M` a million.
 
 ## The file
 
@@ -392,19 +369,17 @@ without a unit could be several things. Upper and lower case count in units: `m`
 
 ## traffic
 
-Say how often with one of `request_rate`, `users` with `think_time`, `requests` with `within`, or `trace`; say how long with `input_tokens` and
-`output_tokens`, unless a trace does.
+State how often requests come by one of `request_rate`, `users` with `think_time`, `requests` with `within`, or `trace`, and how long they are by `input_tokens` and `output_tokens`, unless a trace does.
 
 <traffic>
 
 ### Peak and mean
 
-A fleet is sized for the peak and paid at all hours, so a token costs more at the mean load than at the peak. Say the mean in one way: `mean_rate`
-(over all hours that are paid, weekends and nights included), `daily_curve`, or `active_hours` of every day. A trace has its own mean, which a
-`mean_rate` replaces where the trace shows only a busy hour. A batch job (`requests` with `within`) is paid for while it runs.
+A fleet is sized for the peak and paid at all hours, so a token costs more at the mean load than at the peak. State the mean in one way: `mean_rate` (over all paid hours), `daily_curve`, or
+`active_hours`. A trace has its own mean; `mean_rate` replaces it if the trace shows only a busy hour. A batch job is paid while it runs.
 
-The shapes are assumptions, not measurements; `follow-the-sun` is `office` in three time zones, eight hours apart. 24 values of your own are better: of a
-trace longer than two days `capplan workload TRACE -o workload.yaml` writes them as `rate_by_hour`.
+The shapes are assumptions; `follow-the-sun` is `office` in three time zones, eight hours apart. 24 values of your own are better: `capplan workload TRACE -o workload.yaml` writes those of a
+trace longer than two days as `rate_by_hour`.
 
 <curves>
 
@@ -414,8 +389,7 @@ trace longer than two days `capplan workload TRACE -o workload.yaml` writes them
 
 ### users
 
-`users: 400` are the people who are active at the same time, not all who have an account. If you know the people, and the share of them that
-is active at the busiest time, write `users: {employees: 2000, active: 20 %}`: 400 users.
+`users: 400` are the people who are active at the same time, not all who have an account. `users: {employees: 2000, active: 20 %}` states the same.
 
 <users>
 
@@ -435,17 +409,15 @@ is active at the busiest time, write `users: {employees: 2000, active: 20 %}`: 4
 
 <prefix>
 
-Prompts have the prefix in common, and lengths are those of whole prompts. A cache finds a prefix block by block from its start, so that a prompt finds
-no more of it than it holds, and its last token is always worked on. Where the lengths leave prompts that are shorter than the prefix, as a lognormal with a
-high percentile does, they hold a part of it: mean and percentile stay as they are stated, for they decide load and latency, fewer tokens are found than
-`tokens` times `hit_fraction`, and a warning says how many. Lengths that contain the prefix are `{p50: 1500, p95: 6000, min: 1201}`, values, or a trace.
+Lengths are those of whole prompts, the prefix included. A cache finds whole blocks of the prefix, and the last token of a prompt is always computed. A prompt that is shorter than the prefix holds a
+part of it, so fewer tokens hit than `tokens` times `hit_fraction`, and a warning says how many. Lengths that contain the prefix: `{p50: 1500, p95: 6000, min: 1201}`.
 
 ## regions
 
 <regions>
 
-Every line of traffic then names its region, and its `daily_curve` is in the local time of this region. One fleet in `fleet.location` serves all users; with `fleet.serves: location` it serves the users of
-this region only. It is sized for the busiest hour of its traffic, not for the sum of all peaks. `capplan levers --lever regions` compares all places with a fleet in each region ([money](money.md#where-machines-are)).
+Every class of traffic then names its region, and its `daily_curve` is in local time. One fleet in `fleet.location` serves all users, or with `fleet.serves: location` those of this region.
+`capplan levers --lever regions` compares all places with a fleet in each region ([where machines are](reference/orders.md#where-machines-are)).
 
 ## slo
 
@@ -455,12 +427,7 @@ this region only. It is sized for the busiest hour of its traffic, not for the s
 
 <fleet>
 
-`routing` is one of <routers>. The [router of the vLLM production stack](https://github.com/vllm-project/production-stack/blob/main/helm/values.yaml)
-deals requests out in turn unless told otherwise (`routingLogic: roundrobin`); the
-[newer routers of vLLM and SGLang](https://docs.gpustack.ai/gpustack-operator/main/docs/modules/model-deployment/routing/) look for the longest known
-prefix first, which `prefix_aware` stands for. With `gpu_prefix_aware` the router does not know what `kv_offload` holds, as in llm-d if the index of CPU blocks
-has no weight. With `reported_load` the router reads how many requests each engine had when its last step ended, as llm-d's scores by queue and by use of
-the cache do: several requests between two reports go to the same engine.
+[What each router does](reference/simulate.md#a-router-failures-autoscaling-hedging-separate-prefill-and-decode) is on the page of simulate.
 
 ## kv_offload
 

@@ -26,7 +26,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "models.md"
 
 def _news(page_before: str) -> list[str]:
     """Return the types of this release of transformers that the page does not have, and those that are neither read nor refused with a reason."""
-    listed = set(re.findall(r"^\| `([^`]+)`", page_before, flags=re.MULTILINE))
+    listed = set(re.findall(r"[\w.-]+", page_before))
     new = [kind for kind in MODEL_TYPES if kind not in listed]
     unread = [kind for kind in MODEL_TYPES if kind not in families() and kind not in REFUSED]
     return [

@@ -10,27 +10,40 @@ from capplan.families.model_config import read_network
 from capplan.families.registry import families
 from tests.differential.verdict import Compared
 
-_HEAD = """# Every model type
+_PAGE = """# Every model type
 
-Which `config.json` files are read, and how that was checked. `make oracle` writes this page: it builds the model of every file with
-transformers {version} on torch's meta device and compares the number of parameters; it runs the small ones on the CPU and compares what a
-prefill leaves in the cache at {contexts} tokens, below, at and above the windows of those models. For each model type it reads the
-default config, a small one, the same without one of its keys, with one to three other values, with other heads, as transformers 4 and as
-transformers 5 saves it, and as people write it: without a release and without a word on embedding and head.
-
-- **exact**: parameters, and cache elements where the model was run, equal the reference, to the last one.
-- **noted**: the result says which key was not read or which tower is not counted.
-- **refused**: one line that says why; nothing is guessed.
-- **not built**: transformers does not build or run the file itself.
-- **wrong**: another figure without a remark. No type is wrong today: `make oracle` fails if one is.
-
-What is not compared: the cache of {elsewhere}.
-
-The matrix products of a prefill: torch's count of FLOP agrees with the demand of our operators within 1 % for {products} model types. Not
-compared are scores and values of attention (but those of encoders are), scans, convolutions and elementwise work, and {otherwise}.
+Find the `model_type` of your config.json on this page: capplan reads the types of the table, and rejects the others with a reason. Nothing is guessed.
 
 {counts}
 
+```text
+{read}
+```
+
+- **exact**: parameters, and cache elements where the model was run, equal the reference, to the last one.
+- **noted**: the result says which key was not read or which tower is not counted.
+- **refused**: one line that says why.
+- **not built**: transformers does not build or run the file itself.
+- **wrong**: another figure without a remark. No type is wrong today: `make oracle` fails if one is.
+
+{remarks}
+
+Also read, without a class of this transformers to compare with: {others}.
+
+## Types that are rejected
+
+{rejected}
+
+## How it was checked
+
+`make oracle` writes this page. It builds the model of every file with transformers {version} on torch's meta device and compares the number of parameters. It runs the small ones on the CPU and
+compares what a prefill leaves in the cache at {contexts} tokens. Of each type it reads the default config, a small one, one without a key, ones with other values and heads, and the forms in which
+transformers 4, transformers 5 and people save it.
+
+Torch counts the same FLOP as our operators, within 1%, in the matrix products of {products} types. Not compared are scores and values of attention, except those of encoders, scans, convolutions and
+elementwise work, and {otherwise}.
+
+The cache is not compared for {elsewhere}.
 """
 
 
@@ -43,28 +56,44 @@ def page(
 ) -> str:
     """Return the page for the verdicts of every model type."""
     total = collections.Counter(one.verdict for listed in results.values() for one in listed)
-    counts = ", ".join(
-        f"{total[verdict]:,} {verdict}" for verdict in ("exact", "noted", "refused", "not built", "wrong")
-    )
-    lines = [
-        _HEAD.format(
-            version=transformers.__version__,
-            contexts=", ".join(map(str, contexts)),
-            elsewhere=_reasons(elsewhere),
-            products=products,
-            otherwise=_reasons(otherwise),
-            counts=f"{sum(total.values()):,} files of {len(results)} model types: {counts}.",
-        ),
-        "| model type | exact | noted | refused | not built | remark |",
-        "| --- | ---: | ---: | ---: | ---: | --- |",
-    ]
+    counts = ", ".join(f"{total[verdict]:,} {verdict}" for verdict in (*_COUNTED, "wrong"))
+    read = [_row("files of each type", _COUNTED)]
+    remarks: dict[str, list[str]] = {}
+    rejected: dict[str, list[str]] = {}
     for kind, listed in results.items():
         found = collections.Counter(one.verdict for one in listed)
-        figures = " | ".join(str(found[v]) for v in ("exact", "noted", "refused", "not built"))
-        lines.append(f"| `{kind}` | {figures} | {_remark(kind, listed)} |")
-    others = ", ".join(f"`{kind}`" for kind in sorted(set(families()) - set(results)))
-    lines += ["", f"Read too, without a class of this transformers to compare with: {others}.", ""]
-    return "\n".join(lines)
+        remark = _remark(kind, listed)
+        if set(found) <= {"refused"}:
+            rejected.setdefault(remark, []).append(kind)
+            continue
+        read.append(_row(kind, [found[verdict] for verdict in _COUNTED]))
+        if remark:
+            remarks.setdefault(remark, []).append(kind)
+    return _PAGE.format(
+        counts=f"{sum(total.values()):,} files of {len(results)} model types: {counts}.",
+        read="\n".join(read),
+        remarks=_listed(remarks),
+        others=", ".join(f"`{kind}`" for kind in sorted(set(families()) - set(results))),
+        rejected=_listed(rejected),
+        version=transformers.__version__,
+        contexts=", ".join(map(str, contexts)),
+        products=products,
+        otherwise=_reasons(otherwise),
+        elsewhere=_reasons(elsewhere),
+    )
+
+
+_COUNTED = ("exact", "noted", "refused", "not built")
+
+
+def _row(kind: str, cells: Iterable[object]) -> str:
+    """Return a line of the table of types that are read."""
+    return f"{kind:<32}{''.join(f'{cell:>11}' for cell in cells)}"
+
+
+def _listed(kinds: dict[str, list[str]]) -> str:
+    """Return a line for each remark, with the types that have it."""
+    return "\n".join(f"- **{why}**: {', '.join(f'`{kind}`' for kind in of)}" for why, of in kinds.items())
 
 
 def _reasons(kinds: dict[str, str]) -> str:

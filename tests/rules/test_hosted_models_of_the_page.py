@@ -1,4 +1,4 @@
-"""The table of docs/money.md that compares hosted models with a fleet of one's own is what `capplan compare` answers at the prices that ship."""
+"""The table of docs/reference/hosted-apis.md that compares hosted models with a fleet of one's own is what `capplan compare` answers at the prices that ship."""
 
 import re
 

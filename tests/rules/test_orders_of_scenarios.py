@@ -1,4 +1,4 @@
-"""The table of docs/money.md has the order of every shipped scenario, as `capplan fleet` prints it."""
+"""The table of docs/evidence/orders.md has the order of every shipped scenario, as `capplan fleet` prints it."""
 
 import re
 

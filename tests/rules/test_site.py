@@ -82,6 +82,19 @@ def test_links_to_the_repository_and_to_pages_of_the_site_alone_stay_on_the_site
     )
 
 
+def test_the_documentation_stays_short():
+    """It had 159,000 words once, of which nobody read half; what only a maintainer needs is evidence."""
+    words = {
+        path.relative_to(ROOT / "docs").as_posix(): len(path.read_text(encoding="utf-8").split())
+        for path in (ROOT / "docs").rglob("*.md")
+        if "evidence" not in path.parts
+    }
+    assert sum(words.values()) <= 105_000
+    written = (*GENERATED, "scenario.md", "numbers.md", "models.md")
+    long = {page: count for page, count in words.items() if count > 2_700 and page not in written}
+    assert all(page.startswith("methodology/") for page in long), long
+
+
 def test_the_pages_of_formulas_are_current():
     written = {
         path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "methodology").glob("*.md")
@@ -105,6 +118,24 @@ def test_formulas_of_every_room_are_there_with_their_symbols():
     names = {item.name for item in found}
     assert {"decode_attention_time_s", "soft_maximum", "matmul_time_s"} <= names
     assert all(item.symbols or item.rest or item.lead for item in found)
+
+
+def test_an_entry_has_a_legend_of_the_symbols_of_its_formula_and_no_other_argument():
+    text = pages(ROOT)["operators"]
+    entry = text[text.index("### matmul_time_s\n") :].partition("\nSource:")[0]
+    assert entry.splitlines()[4:] == [
+        "```text",
+        "t = tiled(m, k, n, Q) + x m k / B + t_0",
+        "",
+        "rows     m, tokens",
+        "inputs   k",
+        "outputs  n, on this rank",
+        "rates    what the device achieves; x is its `quantise_passes`",
+        "```",
+    ]
+    assert not [
+        line for line in text.splitlines() if line.startswith("kv_bytes_per_element") and len(line) > 80
+    ]
 
 
 def test_a_docstring_is_taken_apart_at_its_sections():

@@ -45,13 +45,13 @@ def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
 
 
 def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
-    """Return the requests of each replica: a session stays with its replica, and what begins as others do goes where least is left to compute, unless that replica is overloaded.
+    """Return the requests of each replica: a session stays with its replica, and any other prompt goes where least is left to compute.
 
         i = argmin_i (L_i + w u_i n),   L_i <= 1.5 mean(L) + n + m
 
-    L are the tokens that a replica had to compute, with exponential decay over a minute; u is the part of a prompt of n tokens whose blocks it
-    has not seen, m the output. A prompt that goes on where an earlier one ended is a turn of its session. Requests without a prefix
-    are dealt in turn, as for one replica of a plan. If some replica would get no request, the split is round-robin.
+    L are the tokens that a replica had to compute, with exponential decay over a minute. u is the part of a prompt of n tokens whose blocks
+    the replica has not seen, and m the output. A prompt that continues an earlier one is a turn of its session. Requests without a prefix
+    are dealt in turn. If some replica would get no request, the split is round-robin.
 
     References
     ----------
