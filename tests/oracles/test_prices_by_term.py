@@ -87,10 +87,9 @@ def test_a_price_over_90_days_old_says_so(capplan, priced):
     title = "Public prices by term (over 90 days old: l4 reserved-3y; no date: l4 owned)"
     for words in (("fleet", "--full"), ("bill",)):
         assert title in capplan(words[0], path, "--offline", *words[1:]).out
-    page = ("report", path, "--offline", "--format", "markdown")
-    assert title in capplan(*page, "--date", str(current_day())).out
 
 
+@pytest.mark.long
 def test_a_page_without_a_day_judges_prices_by_the_newest_one(capplan, priced):
     """The clock is not printed on a page, so the same inputs give the same page."""
     path = priced(

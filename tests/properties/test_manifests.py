@@ -50,6 +50,38 @@ def test_every_engine_of_a_manifest_is_read(name):
     assert list(engines(ROWS[name]["text"])) == ROWS[name]["engines"]
 
 
+def test_an_engine_of_the_operator_is_that_of_the_chart():
+    """vllm-project/production-stack, VLLMRuntime in operator/config/samples: what the operator does not find stated, it turns off."""
+    (found,) = engines(
+        """apiVersion: production-stack.vllm.ai/v1alpha1
+kind: VLLMRuntime
+metadata: {name: runtime}
+spec:
+  model: {modelURL: meta-llama/Llama-3.1-8B-Instruct, maxModelLen: 4096, dtype: bfloat16, maxNumSeqs: 32}
+  vllmConfig: {enablePrefixCaching: true, tensorParallelSize: 2, gpuMemoryUtilization: "0.8", v1: true, port: 8000}
+  deploymentConfig:
+    replicas: 2
+    resources: {cpu: "5", memory: 32Gi, gpu: "2", gpuType: nvidia.com/gpu}
+    image: {registry: docker.io, name: "vllm/vllm-openai:v0.10.2"}
+"""
+    )
+    assert found == {
+        "name": "runtime",
+        "replicas": 2,
+        "gpus": 2,
+        "requests": {"cpu": "5", "memory": "32Gi"},
+        "engine": "vllm",
+        "version": "0.10.2",
+        "model": "meta-llama/Llama-3.1-8B-Instruct",
+        "tensor_parallel": 2,
+        "weight_dtype": "bf16",
+        "max_model_len": 4096,
+        "max_num_seqs": 32,
+        "memory_fraction": 0.8,
+        "chunked_prefill": False,
+    }
+
+
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if "refused" in row])
 def test_a_manifest_without_an_engine_is_named(capplan, tmp_path, name):
     """In a line with what it is, and one with what is missing; nothing is asked of it that a trace has."""
