@@ -101,7 +101,7 @@ class Share:
 
     @property
     def with_idle_usd(self) -> float:
-        """Return what the class pays with its part of the idle GPUs.
+        """Return what the class pays, its part of the idle GPUs included.
 
             a = c + i
 

@@ -278,7 +278,7 @@ PLAN: Mapping[str, Quantity] = {
     ),
     "watts": Quantity("Thermal design power of all GPUs", "fleet.group.Group.watts", {"tdp_w": "w", "gpus": "g"}, MONEY),
     "slo_met_probability": Quantity(
-        "Probability that all targets hold together at the peak: that replicas are fast enough for the target that fails first",
+        "Probability that all targets hold together at the peak",
         "fleet.search.recommended.met_probability", {"slowest_ratio": "s_max", "slowness": "F", "slo": ""}, ACCURACY,
     ),
     "target_probabilities.*": Quantity(

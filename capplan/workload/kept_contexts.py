@@ -40,7 +40,7 @@ class CacheTraffic:
     """Tokens of the requests that run, which stay."""
 
     def held_tokens(self, idle_s: Array) -> Array:
-        """Return the tokens that were asked for within a time, each once.
+        """Return the distinct tokens that were asked for within a time.
 
             H(T) = R + sum_k r_k (a_k z_k (1 - exp(-T / z_k)) + b_k T)
 

@@ -42,6 +42,7 @@ class Stated:
 
     module: str
     name: str
+    """With the class that it is of: `Energy.kwh`."""
     lead: str
     """What stands above the formula."""
     formula: str
@@ -106,11 +107,30 @@ def formulas(root: Path) -> Iterator[Stated]:
     for room in ROOMS:
         for path in sorted((root / "capplan" / room).rglob("*.py")):
             module = ".".join(path.relative_to(root).with_suffix("").parts)
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-                if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                    found = stated(module, node.name, ast.get_docstring(node))
-                    if found:
-                        yield found
+            for name, doc in _documented(ast.parse(path.read_text(encoding="utf-8"))):
+                found = stated(module, name, doc)
+                if found:
+                    yield found
+
+
+def _documented(within: ast.Module | ast.ClassDef, of: str = "") -> Iterator[tuple[str, str | None]]:
+    """Yield names and docstrings of public functions and classes, in the order of the file."""
+    for node in within.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            yield f"{of}{node.name}", ast.get_docstring(node)
+            if isinstance(node, ast.ClassDef):
+                yield from _documented(node, f"{node.name}.")
+
+
+def anchor(name: str) -> str:
+    """Return the anchor of a formula on its page.
+
+    Examples
+    --------
+    >>> anchor("Energy.kg_co2")
+    'energykg_co2'
+    """
+    return name.replace(".", "").lower()
 
 
 def cell(text: str) -> str:

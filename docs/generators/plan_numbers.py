@@ -5,7 +5,7 @@ from pathlib import Path
 from capplan.explain.table import formula_in
 from capplan.report.quantities import ARGUMENTS, CHOSEN, NEXT_TO_A_PLAN, PLAN, Quantity
 from capplan.report.screen_units import unit_of
-from docs.generators.methodology import cell, formulas
+from docs.generators.methodology import anchor, cell, formulas
 
 HEAD = """# Numbers of a plan
 
@@ -30,7 +30,7 @@ BELOW = """
 def _entries(root: Path) -> dict[tuple[str, str], str]:
     """Return the place of each formula on the pages of methodology by its room and name, where only one of the room has the name."""
     found = [(item.module.split(".")[1], item.name) for item in formulas(root)]
-    return {key: f"methodology/{key[0]}.md#{key[1]}" for key in found if found.count(key) == 1}
+    return {key: f"methodology/{key[0]}.md#{anchor(key[1])}" for key in found if found.count(key) == 1}
 
 
 def _formula(row: Quantity, entries: dict[tuple[str, str], str]) -> str:
@@ -40,7 +40,8 @@ def _formula(row: Quantity, entries: dict[tuple[str, str], str]) -> str:
     if row.function is None:
         return text
     names = row.function.split(".")
-    link = entries.get((names[0], names[-1]))
+    method = names[-2][:1].isupper()
+    link = entries.get((names[0], ".".join(names[-2:]) if method else names[-1]))
     return f"[{text}]({link})" if link else text
 
 
