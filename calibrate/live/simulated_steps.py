@@ -66,9 +66,13 @@ def recorded_load(log: StepLog) -> tuple[Requests, EngineSetup, Admission]:
     """Return the requests of a recorded run, the engine with its limits on a clock of units, and the order of its queue."""
     limits = log.limits
     scheduling = Scheduling(
-        limits.get("policy", "mixed"), limits["max_num_seqs"], limits["max_num_batched_tokens"], limits["chunked"], limits["block_tokens"],
+        limits.get("policy", "mixed"),
+        limits["max_num_seqs"],
+        limits["max_num_batched_tokens"],
+        limits["chunked"],
+        block_tokens=limits["block_tokens"],
         asynchronous=limits["asynchronous"],
-    )  # fmt: skip
+    )
     ahead = 1 if scheduling.asynchronous else 0
     blocks = limits["blocks"] - 1 if limits["blocks"] else MANY_BLOCKS
     caching = PrefixCaching(limits["block_tokens"]) if limits["caching"] else None

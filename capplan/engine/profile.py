@@ -154,7 +154,7 @@ class Scheduling(StepRules):
     max_num_batched_tokens: int
     chunked: bool = True
     """A prompt may be split to fill the budget; otherwise it waits until it fits as a whole."""
-    hold_tokens: int = 0
+    hold_tokens: int = field(default=0, kw_only=True)
     """The wait ends early when new prompts and the batch fill this many tokens of a step (batch_wait_max_tokens_ratio x the budget)."""
 
 
