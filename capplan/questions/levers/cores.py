@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-ALONE_S = 4.0
+ALONE_S = 2.0
 """Time after which processes are worth their start, which takes about a second of each."""
 
 _given: list[Callable[[Any], Any]] = []
