@@ -98,10 +98,15 @@ def _dear(fleet: Sized, cheapest: Sized, terms: Terms) -> str:
 
 
 def tight_target(fleet: Sized, trials: Search) -> TightTarget | None:
-    """Return the target that leaves a fleet a small part of what its GPUs can do; None where it uses more, or one replica is enough."""
-    used = used_fraction(fleet, trials)
+    """Return the target that leaves a fleet a small part of what its GPUs can do; None where it uses more, or one replica is enough.
+
+    None with users too: those who wait longer ask less, so a replica holds any number of them if none may complain.
+    """
     tightest = _tightest(fleet.trial)
-    if fleet.busy == 1 or used >= TIGHT_SHARE or tightest is None:
+    if fleet.busy == 1 or tightest is None or trials.question.demand.users:
+        return None
+    used = used_fraction(fleet, trials)
+    if used >= TIGHT_SHARE:
         return None
     target, value = tightest
     at = _gpus_at(fleet.trial, target, value, trials, fewer_than=fleet.gpus)

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from capplan.assumption import TO_DO
+from capplan.fleet.answer import Certainty, Step
 from capplan.library import planned
 from capplan.report.answer import Answer, Table
-from capplan.report.answers.fleet_words import rejected_text
+from capplan.report.answers.fleet_words import rejected_text, surer_text
 from capplan.report.show import RowProgress, drawable
 from capplan.report.tables import fitted, grid_of, terminal_text
 from tests.shipped import SCENARIOS
@@ -203,3 +204,27 @@ def test_progress_never_stands_at_a_count(monkeypatch):
         progress(7, 7)
     assert [words["description"] for words in shown] == ["plans: 0 of 7", "plans: 7 of 7, comparing"]
     assert shown[-1]["total"] is None
+
+
+@pytest.mark.parametrize(
+    ("hardware", "other_usd", "said"),
+    [
+        ("h100-sxm", 80_358.0, "90% costs $80,358 per month (16 x h100-sxm in another layout)"),
+        ("mi355x", 30_251.0, "90% costs $30,251 per month (16 x mi355x)"),
+        ("mi355x", 84_556.0, "90% costs $84,556 per month (27 x h100-sxm)"),
+    ],
+)
+def test_a_higher_confidence_costs_what_the_cheapest_plan_that_has_it_costs(hardware, other_usd, said):
+    """As `--full` and `what-if` say of the same question, also where more of the same layout is dearer."""
+    plan = SimpleNamespace(slo_met_probability=0.82, hardware="h100-sxm", money=None)
+    surer = SimpleNamespace(surer=(Step(0.9, 27, 84_556.0),))
+    rows = (Certainty(0.9, hardware, 16, other_usd),)
+    answer = SimpleNamespace(certainty=rows, next_steps=surer, chosen=plan, by_commitments=False)
+    assert surer_text(plan, answer) == said
+
+
+@pytest.mark.long
+def test_users_who_may_think_as_long_as_they_like_leave_no_part_of_the_gpus_idle(capplan):
+    """A replica without targets holds any number of them: that is no throughput of which the plan uses a part."""
+    asked = ("qwen3-0.6b", "--users", "2000", "--hardware", "l4", "--ttft-p95", "1 s", "--offline")
+    assert capplan.result("fleet", *asked)["tight_target"] is None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from math import ceil
+from math import ceil, inf
 from typing import Any, TypeVar
 
 from capplan.assumption import Assumption, by_what_to_do
@@ -28,16 +28,19 @@ def seconds_text(value_s: float) -> str:
 
 
 def surer_text(plan: Plan, answer: FleetAnswer) -> str:
-    """Return what a required confidence of 90% costs, of the same device and layout if any number is enough; empty where the plan already is."""
+    """Return what a required confidence of 90% costs: more of the same device and layout, or another plan that costs less; empty where the plan already is."""
     row = next((row for row in answer.certainty if row.confidence == SURER), None)
     if row is None or plan.slo_met_probability >= SURER:
         return ""
     steps = answer.next_steps.surer if answer.next_steps and plan == answer.chosen else ()
     own = next((step for step in steps if step.confidence == SURER and step.gpus is not None), None)
+    if own is not None and (own.usd_per_month or 0.0) > (row.usd_per_month or inf):
+        own = None
     gpus, usd = (row.gpus, row.usd_per_month) if own is None else (own.gpus, own.usd_per_month)
     if gpus is None:
         return f"no plan reaches {SURER:.0%}"
-    fleet = f"{gpus} x {row.hardware if own is None else plan.hardware}"
+    other = " in another layout" if own is None and steps and row.hardware == plan.hardware else ""
+    fleet = f"{gpus} x {row.hardware if own is None else plan.hardware}{other}"
     return (
         f"{SURER:.0%} takes {fleet}"
         if usd is None
