@@ -118,6 +118,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("rps", "qps", "rate"), "request rate"),
     **dict.fromkeys(("concurrency", "concurrent", "clients"), "users"),
     **dict.fromkeys(("workload", "load"), "traffic"),
+    **dict.fromkeys(("quant", "quantization", "quantisation"), "weight dtype"),
+    **dict.fromkeys(("chance", "probability"), "slo met probability"),
+    "cost": "usd per month",
     "isl": "input tokens",
     "osl": "output tokens",
     **dict.fromkeys(("kubernetes", "manifest"), "k8s"),
@@ -137,8 +140,10 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     (['ttft_p95'], ['h200'])
     >>> nearest("prompt_tokens", ["input_tokens", "output_tokens"]), nearest("gpus", ["hardware", "name"])
     (['input_tokens'], ['hardware'])
+    >>> nearest("--user", ["--set", "--users"]), nearest("--users", ["--set"])
+    (['--users'], [])
     """
-    lower = {candidate.lower(): candidate for candidate in sorted(known)}
+    name, lower = name.lstrip("-"), {candidate.lower().lstrip("-"): candidate for candidate in sorted(known)}
     by_words = {_in_order(candidate): candidate for candidate in lower}
     translated = " ".join(_ELSEWHERE.get(word, word) for word in re.split(r"[\W_]+", name.lower()))
     for words in (name.lower(), translated):

@@ -192,6 +192,11 @@ def as_click(name: str, function: Callable[..., int]) -> Any:
     return command
 
 
+_COMMANDS = _LazyCommands()
+MOST_NAMED = 6
+"""Commands that are named where the one that was typed lacks an option."""
+
+
 def _print_version(*, wanted: bool) -> None:
     if wanted:
         typer.echo(f"capplan {__version__} ({core_words()})")
@@ -208,6 +213,12 @@ def _common(
     del version
 
 
+def _commands_with(option: str) -> list[str]:
+    """Return the names of the commands that have an option."""
+    commands = {name: _COMMANDS.get_command(None, name) for name in COMMANDS}
+    return [name for name, command in commands.items() if any(option in p.opts for p in command.params)]
+
+
 def _usage_message(error: Any) -> str:
     """Return an error of the parser in the form of all other errors."""
     path = error.ctx.command_path if getattr(error, "ctx", None) else "capplan"
@@ -216,6 +227,10 @@ def _usage_message(error: Any) -> str:
         instead = DROPPED.get(f"{path.rpartition(' ')[2]} {error.option_name}")
         if instead is not None:
             return f"{error.option_name}: was removed: {instead}"
+        if having := _commands_with(error.option_name):
+            more = ", ..." if len(having) > MOST_NAMED else ""
+            named = ", ".join(having[:MOST_NAMED])
+            return f"{path}: has no {error.option_name}; commands that have it: {named}{more}\n  {hint}"
         known = {name for p in error.ctx.command.get_params(error.ctx) for name in p.opts if name[:1] == "-"}
         return str(unknown("option", error.option_name, known, hint=hint))
     message = error.format_message().rstrip(".")

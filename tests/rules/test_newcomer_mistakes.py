@@ -35,6 +35,12 @@ def test_no_word_of_other_tools_is_taken_for_its_opposite():
     assert "headroom" not in nearest("utilization", ["headroom", "hardware"])
 
 
+def test_words_of_the_screen_find_their_quantity():
+    known = ["gpus", "slo_met_probability", "usd_per_hour", "usd_per_month"]
+    assert nearest("cost", known) == ["usd_per_month"]
+    assert nearest("chance", known) == ["slo_met_probability"]
+
+
 def test_the_library_says_what_to_write():
     with pytest.raises(InputError, match=r"'openai/gpt-5-mini' is not a list; write \['openai/gpt-5-mini'\]"):
         cp.compare("small-team", "openai/gpt-5-mini")
