@@ -1,6 +1,7 @@
 """The largest load of some GPUs is the load at which `fleet` takes no more than those, and a little more takes more."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -120,6 +121,8 @@ def test_the_command_prints_the_keys_and_ends_with_four_where_nothing_is_carried
     assert capplan.result(*line, "--think-time", "60 s")["carried"]["users"] > carried["users"]
     none = capplan(*line, "--ttft-p95", "1 ms", "--format", "json")
     assert (none.code, json.loads(none.out)["result"]["carried"]) == (4, None)
+    order = capplan(*line).out
+    assert re.search(r"^order: 3 x .* per hour each, price\s+of 20", order, re.MULTILINE)
     few = capplan("capacity", MODEL, "--gpus", "1 x l40s", "--offline")
     assert few.code == 4
     assert "takes 2 x l40s" in few.out

@@ -9,6 +9,7 @@ from capplan.questions.fleet import AskedFleet
 from capplan.questions.plans.plan_row import plan_row
 from capplan.report.answer import Answer, Table
 from capplan.report.answers.fleet_words import purchase_text
+from capplan.report.answers.order import idle_texts, ordered_texts, used_by_texts
 
 _NO_POOLS = "separate pools are not looked at here; capplan fleet looks at them for a stated load"
 _CARRIED = ("request_rate", "users", "concurrency", "tokens_per_day")
@@ -43,7 +44,12 @@ def capacity_answer(asked: AskedFleet, answer: CapacityAnswer, assumed: Sequence
         {"carried": asdict(carried), "limit": answer.limit, "plan": plan_row(plan), "more": more},
         (Table([asdict(carried)], upright=True), Table(more, title="What would carry more")),
         f"{name}: {purchase_text(plan)} carries {carried.request_rate:.3g} req/s{usd}",
-        closing=(f"limit: {answer.limit}",),
+        closing=(
+            f"limit: {answer.limit}",
+            *used_by_texts([plan]),
+            *ordered_texts([plan]),
+            *idle_texts(plan),
+        ),
         assumptions=(*asked.assumptions, *assumed),
         warnings=warnings,
     )
