@@ -185,7 +185,7 @@ def _first_table(
         shown=_known(_SHOWN_FIRST, shown, outlook, of_job=of_job, promised=promised),
         assumed=frozenset((at, "slo_met_probability") for at in guessed),
         titles={"slo_met_probability": "chance", cost: "", _OWNED: "yours", **month_titles(answer)},
-        spare=("layout",),
+        spare=() if len({row["hardware"] for row in rows}) < len(rows) else ("layout",),
         drawn=(cost, "slo_met_probability"),
     )
 

@@ -118,7 +118,7 @@ def runnable_answer(
     return Answer(
         command="fit",
         result={"hardware": target.name, "available_bytes": available, "models": shown},
-        tables=(Table(shown),),
+        tables=(Table(shown, spare=("parameters", "host_weight_bytes")),),
         headline=_headline_of_models(target, rows, available, devices),
         closing=(
             "capplan fit MODEL --engine llamacpp --hardware NAME --weight-dtype DTYPE shows what uses the memory",
