@@ -69,7 +69,8 @@ def models_that_run(
     Parameters
     ----------
     device : whose memory is free
-    serving : the only quantisation to try, else all; the dtype of the cache, else fp16; the context that has to fit, else LEAST_CONTEXT;
+    serving : the only quantisation to try, else all; the dtype of the cache, else fp16;
+        the context that has to fit, which leaves out models of shorter ones, else LEAST_CONTEXT;
         how many such devices have layers in turn; and the memory of the host, with its bandwidth, that weights may take
     progress : gets how many models were tried, and of how many
     """
@@ -81,7 +82,10 @@ def models_that_run(
         raise unknown("KV dtype of llama.cpp", cache, KV_DTYPES, place="--kv-dtype")
     files = [(network, (None,)) for network in _cached(files=True)]
     networks = _one_of_each([*_cached(files=False), *shipped_networks()[0]])
-    tried = [*files, *((network, _dtypes_of(network, dtypes)) for network in networks)]
+    known = [*files, *((network, _dtypes_of(network, dtypes)) for network in networks)]
+    tried = [
+        item for item in known if (item[0].max_context_tokens or context) >= (serving.max_model_len or 0)
+    ]
     flags = ServingFlags(
         engine=ENGINE,
         kv_dtype=cache,

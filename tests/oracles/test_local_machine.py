@@ -223,6 +223,14 @@ def test_what_else_the_machine_has_is_said(machine):
 
 
 @pytest.mark.long
+def test_every_model_that_fits_a_context_reaches_it(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    rows = models_that_run(device("rtx-3060:12gb"), ServingFlags(weight_dtype="q4_k_m", max_model_len=32_000))
+    assert rows
+    assert min(row.longest_context_tokens for row in rows) >= 32_000
+
+
+@pytest.mark.long
 def test_models_that_do_not_fit_run_with_a_part_on_the_host(monkeypatch):
     """A card of 12 GB alone, with a host of 64 GB, and twice: what is split follows, fastest first, and no host is too small."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
