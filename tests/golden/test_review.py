@@ -113,7 +113,7 @@ def given(asked):
         choices=Choices(plans[0], surest, plans[0], plans[0], why="it is the cheapest"),
         certainty=(
             Certainty(0.5, "h100-sxm", 4, 5840.0),
-            Certainty(0.9, "h100-sxm", 5, 7300.0),
+            Certainty(0.9, "h100-sxm", 6, 8760.0),
             Certainty(0.95, None, None, None),
         ),
         uneconomical=(
@@ -232,7 +232,7 @@ def test_the_page_has_the_choices_the_price_of_certainty_and_the_devices_that_ar
     ]
     assert [(row["confidence"], row["gpus"], row["usd_per_month"]) for row in certainty.rows] == [
         (0.5, 4, 5840.0),
-        (0.9, 5, 7300.0),
+        (0.9, 6, 8760.0),
         (0.95, None, None),
     ]
     (text,) = sections["The three choices"].text
