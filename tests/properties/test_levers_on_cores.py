@@ -2,18 +2,19 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from contextlib import contextmanager, suppress
 from math import sqrt
 from multiprocessing import active_children, get_context
+from subprocess import PIPE
 
 import pytest
 
 from capplan.questions.levers import cores
 from capplan.questions.levers.answer import asked_levers, levers_of
 from capplan.questions.levers.cores import Cores
+from tests.interrupts import started
 
 TASKS = [4.0, 9.0, 2.25, 16.0]
 DONE = list(enumerate([2.0, 3.0, 1.5, 4.0]))
@@ -106,9 +107,8 @@ except KeyboardInterrupt:
 @contextmanager
 def script(text):
     """Yield a script with pipes, which end when it and all processes that it started have ended."""
-    pipe = subprocess.PIPE
-    words = [sys.executable, "-c", text]
-    with subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as process:
+    pipes = {"stdout": PIPE, "stderr": PIPE, "text": True}
+    with started([sys.executable, "-c", text], **pipes, start_new_session=True) as process:
         try:
             yield process
         finally:
@@ -116,7 +116,7 @@ def script(text):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_processes_end_with_the_one_that_started_them(number):
     with script(WAITING) as process:
         assert process.stdout.readline() == "0\n"
