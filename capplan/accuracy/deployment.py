@@ -506,8 +506,8 @@ def cache_requests(
     Parameters
     ----------
     network : the model as it is served; W its weight bytes, w what the tool makes of them (`weight_ratio`), L its layers, h KV heads,
-        d head width
-    sharding : n devices; t = n / p, also where attention is data parallel
+        d head width; f is MEMORY_FRACTION
+    sharding : n devices in p pipeline stages; t = n / p, also where attention is data parallel
     device_bytes : [B]
         M
     kv_bytes : [B]

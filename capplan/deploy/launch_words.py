@@ -146,7 +146,12 @@ def _option(
     key = names.get(name)
     switch = table.flags[key].switch if key else name in table.switches or _turned_off(name, every)
     if switch and (value or (rest and rest[0].lower() in ("true", "false"))):
-        if (value or rest.pop(0)).lower() == "false":
+        setting = value or rest.pop(0)
+        if key and setting.lower() not in ("true", "false"):
+            if not _unknown(key, setting):
+                raise InputError(f"{place}: {name}={setting}: a switch is true or false")
+            return name, key, setting
+        if setting.lower() == "false":
             name = f"--no-{(table.flags[key].names[0] if key else name).removeprefix('--')}"
         return name, names.get(name), ""
     if not equals and not switch:

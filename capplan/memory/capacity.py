@@ -218,7 +218,7 @@ def state_blocks(
     Returns
     -------
     [-]
-        n; infinite where no state is kept, or where the engine starts with any number of sequences
+        n of b bytes; infinite where no state is kept, or where the engine starts with any number of sequences
 
     Examples
     --------

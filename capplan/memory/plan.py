@@ -104,10 +104,13 @@ def memory_plan(network: Network, launch: Launch, profile: EngineProfile) -> Mem
         SGLang:        KV = f (M - N) - W
         TensorRT-LLM:  KV = f (M - W - A - N)
 
+    KV is what the cache may take. W are weights, A is the working memory of the largest step, N what is allocated outside of PyTorch, G
+    the memory of CUDA graphs and e the part of it that counts.
+
     Parameters
     ----------
     network : the model, in the weight format that is served
-    launch : M, f and the other launch settings, numbers or arrays over plans
+    launch : M bytes of the device, its fraction f and the other launch settings, numbers or arrays over plans
     profile : of the engine version
 
     Returns

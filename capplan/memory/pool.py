@@ -381,7 +381,11 @@ share a block table: windows, or tokens that wait to be compressed."""
 def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> PackedLayout:
     """Return how a pool lays out windows, entries and waiting tokens.
 
-        b = sum over page sizes of slots x page;  slots are the layers of the largest group with that page
+        b = sum_i s_i p_i
+
+    The caches of a layer are windows, entries that several tokens share, and tokens that wait to be compressed to an entry. Layers are
+    put into groups, each with a block table. A block has pages of several sizes i; s_i is the number of layers in the largest group with
+    pages of p_i bytes.
 
     Parameters
     ----------
@@ -391,7 +395,7 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
 
     Returns
     -------
-    the layout
+    the layout, whose blocks have b bytes
 
     Examples
     --------

@@ -757,13 +757,14 @@ def warmup_bytes(network: Network, launch: Launch, profile: EngineProfile) -> Nu
 
     Parameters
     ----------
-    network : the whole model
-    launch : sequences that may run
-    profile : of the engine version
+    network : the whole model, v its vocabulary (or its scores, if it generates no text)
+    launch : s sequences that may run
+    profile : of the engine version: w bytes for each entry of the vocabulary, and e bytes for routed experts, 0 without any
 
     Returns
     -------
     [B]
+        F
 
     Examples
     --------

@@ -662,12 +662,14 @@ def sold_price(price: TokenPrice, terms: Hosted) -> TokenPrice:
 
         p' = p (1 + s) (1 - d) c,   l' = l / c
 
-    Prices p have surcharge s and discount d, and c tokens are counted for one; lengths l are those of tiers, prefixes and contexts.
-
     Parameters
     ----------
-    price : as listed, which sells the service tier
-    terms : of the client
+    price : as listed, which sells the service tier: prices p, and lengths l of tiers, prefixes and contexts in tokens of the provider
+    terms : of the client: surcharge s, discount d, and c tokens that the provider counts for one of the scenario's model
+
+    Returns
+    -------
+    the price with p' for each token of the scenario's model, and with lengths l' in such tokens
 
     Examples
     --------

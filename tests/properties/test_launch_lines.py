@@ -218,6 +218,21 @@ def test_a_line_says_which_steps_run_as_cuda_graphs(line, read):
     assert (found.get("cuda_graphs"), refusal) == (read, "")
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("vllm serve o/n --enforce-eager=$EAGER", "--enforce-eager is not stated: $EAGER is a variable"),
+        (
+            "vllm serve o/n --enable-expert-parallel=<ep>",
+            "--enable-expert-parallel is not stated: <ep> stands for",
+        ),
+        ("vllm serve o/n --enforce-eager=0", "--enforce-eager=0: a switch is true or false"),
+    ],
+)
+def test_a_switch_of_an_unknown_value_is_not_turned_on(line, why):
+    assert why in read_or_refused(line)[1]
+
+
 def test_a_file_that_echo_writes_is_the_one_that_the_command_names():
     written = 'echo -e "enable_attention_dp: true\\nkv_cache_config:\\n  dtype: fp8" > ./more.yml'
     read, refusal = read_or_refused(f"{written}\ntrtllm-serve o/n --tp_size 4 --config more.yml")

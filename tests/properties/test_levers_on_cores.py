@@ -1,13 +1,20 @@
 """Rows of levers by processes are those of one process, and Ctrl-C or an error leaves none behind."""
 
+import os
+import signal
+import sys
+import time
+from contextlib import contextmanager, suppress
 from math import sqrt
-from multiprocessing import active_children
+from multiprocessing import active_children, get_context
+from subprocess import PIPE
 
 import pytest
 
 from capplan.questions.levers import cores
 from capplan.questions.levers.answer import asked_levers, levers_of
 from capplan.questions.levers.cores import Cores
+from tests.interrupts import started
 
 TASKS = [4.0, 9.0, 2.25, 16.0]
 DONE = list(enumerate([2.0, 3.0, 1.5, 4.0]))
@@ -40,6 +47,86 @@ def test_no_process_is_left_where_the_work_ends_early(at_once, ended):
     with pytest.raises(ended):
         begin()
     assert not active_children()
+
+
+class KilledElsewhere:
+    """The square root, which ends every process that it is given to."""
+
+    def __call__(self, value):
+        return sqrt(value)
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+def test_what_a_killed_process_had_is_done_here(at_once):
+    assert sorted(Cores(KilledElsewhere(), 2).results(TASKS)) == DONE
+    assert not active_children()
+
+
+def test_processes_of_others_go_on(at_once):
+    other = get_context("spawn").Process(target=time.sleep, args=(60.0,))
+    other.start()
+    try:
+        assert sorted(Cores(sqrt, 2).results(TASKS)) == DONE
+        assert other.is_alive()
+    finally:
+        other.kill()
+        other.join()
+
+
+WAITING = """
+import time
+from capplan.questions.levers import cores
+cores.ALONE_S = -1.0
+for place, _ in cores.Cores(time.sleep, 2).results([0.0, 600.0, 600.0]):
+    print(place, flush=True)
+"""
+INTERRUPTED = """
+import os, signal, time
+from capplan.questions.levers import cores
+cores.ALONE_S = -1.0
+
+class Work:
+    pickled = 0
+
+    def __reduce__(self):
+        Work.pickled += 1
+        if Work.pickled == 2:
+            time.sleep(0.5)
+            os.killpg(0, signal.SIGINT)
+        return time.sleep, (1.0,)
+
+try:
+    list(cores.Cores(Work(), 2).results([0.0, 600.0, 600.0]))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@contextmanager
+def script(text):
+    """Yield a script with pipes, which end when it and all processes that it started have ended."""
+    pipes = {"stdout": PIPE, "stderr": PIPE, "text": True}
+    with started([sys.executable, "-c", text], **pipes, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_processes_end_with_the_one_that_started_them(number):
+    with script(WAITING) as process:
+        assert process.stdout.readline() == "0\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=60)[0] == ""
+
+
+def test_an_interrupt_while_processes_start_says_nothing_of_them():
+    with script(INTERRUPTED) as process:
+        assert process.communicate(timeout=60) == ("interrupted\n", "")
 
 
 @pytest.mark.long

@@ -105,6 +105,15 @@ def test_questions_that_differ_in_what_a_run_depends_on_share_none(question, can
     assert cache.trial(candidate, question, {})._runs is not cache.trial(candidate, changed, {})._runs
 
 
+def test_layouts_are_found_in_the_order_of_the_dtypes_that_are_asked_for(question):
+    (network,), cache = question.networks.values(), SearchCache()
+    for names in (("fp8", "bf16"), ("bf16", "fp8")):
+        both = replace(question, networks=dict.fromkeys(names, network))
+        assert [item.layout for item in cache.searched(both).candidates] == [
+            item.layout for item in search(both).candidates
+        ]
+
+
 @pytest.mark.parametrize("name", ["demand.hit_fractions", "demand.load_s"])
 def test_runs_with_other_hits_are_other_runs_of_the_same_replica(question, candidate, name):
     cache, changed = SearchCache(), replace(candidate, **other_layout(candidate)[name])

@@ -143,9 +143,9 @@ class SearchCache:
         )
 
     def _content_of(self, part: Any) -> object:
-        """Return a key of a part of a question: of its entries, if it has some, which are the same records in many questions."""
+        """Return a key of a part of a question: of its entries in their order, if it has some, which are the same records in many questions."""
         if isinstance(part, Mapping):
-            return tuple(sorted((name, self._key(value)) for name, value in part.items()))
+            return tuple((name, self._key(value)) for name, value in part.items())
         return tuple(map(self._key, part)) if isinstance(part, (list, tuple)) else self._key(part)
 
     def _key(self, part: Any, of: Callable[[Any], Any] | None = None) -> str:

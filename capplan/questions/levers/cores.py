@@ -3,10 +3,12 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
+from threading import Thread
 from typing import Any, Generic, TypeVar
 
 Task = TypeVar("Task")
@@ -34,38 +36,67 @@ class Cores(Generic[Task, Result]):
         self._work, self._cores = work, cores
 
     def results(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
-        """Yield the place of each task with its result, as it is done."""
-        begun_s, place = time.monotonic(), 0
-        while place < len(tasks):
-            left = len(tasks) - place
-            if self._cores > 1 and left > 1 and time.monotonic() - begun_s > ALONE_S:
+        """Yield the place of each task with its result, as it is done; those of a process that is killed are done here."""
+        begun_s, left = time.monotonic(), dict(enumerate(tasks))
+        for place, task in enumerate(tasks):
+            if self._cores > 1 and len(left) > 1 and time.monotonic() - begun_s > ALONE_S:
                 break
-            yield place, self._work(tasks[place])
-            place += 1
-        if place < len(tasks):
-            with _processes(self._work, min(self._cores, len(tasks) - place)) as pool:
-                futures = {pool.submit(_done, tasks[at]): at for at in range(place, len(tasks))}
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
+            yield place, self._work(task)
+            del left[place]
+        with suppress(BrokenProcessPool):
+            for place, result in self._by_processes(dict(left)):
+                yield place, result
+                del left[place]
+        for place, task in left.items():
+            yield place, self._work(task)
+
+    def _by_processes(self, tasks: Mapping[int, Task]) -> Iterator[tuple[int, Result]]:
+        if not tasks:
+            return
+        with _processes(self._work, min(self._cores, len(tasks))) as pool:
+            with _without_interrupts():
+                places = {pool.submit(_done, task): place for place, task in tasks.items()}
+            for future in as_completed(places):
+                yield places[future], future.result()
 
 
 @contextmanager
 def _processes(work: Callable[[Any], Any], count: int) -> Iterator[ProcessPoolExecutor]:
-    """Yield processes that know the work; Ctrl-C ends them with this one."""
+    """Yield processes that know the work, and that end with the block."""
+    others = active_children()
     pool = ProcessPoolExecutor(count, get_context("spawn"), _begin, (work,))
     try:
         yield pool
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in active_children():
-            process.terminate()
-            process.join()
+            if process not in others:
+                process.terminate()
+                process.join()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block; processes that are started in it never see one, as this one ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _begin(work: Callable[[Any], Any]) -> None:
-    """Remember the work, and leave Ctrl-C to the process that gave it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Remember the work, and end with the process that gave it."""
+    Thread(target=_end_with_parent, daemon=True).start()
     _given.append(work)
+
+
+def _end_with_parent() -> None:
+    """End when the process that started this one has ended, however it did."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _done(task: Any) -> Any:
