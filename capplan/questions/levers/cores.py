@@ -78,6 +78,9 @@ def _processes(work: Callable[[Any], Any], count: int) -> Iterator[ProcessPoolEx
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
     """Let Ctrl-C wait for the end of the block; processes that are started in it never see one, as this one ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
