@@ -116,6 +116,17 @@ def test_equal_classes_pay_alike_and_longer_prompts_more(capplan, two):
     assert [f"{result['idle_usd']:,.0f}" in line for line in lines] == [True, True]  # by class, by tenant
 
 
+def test_a_class_that_is_its_own_tenant_is_named_once(capplan, two, tmp_path):
+    heading = "By class of requests\nclass   tenant "
+    assert heading in capplan("bill", two, "--offline").out
+    path = tmp_path / "s.yaml"
+    path.write_text(two.read_text().replace("tenant: x, ", ""))
+    said = capplan("bill", path, "--offline").out
+    assert heading not in said
+    assert "\nlong " in said
+    assert "By tenant" not in said
+
+
 def focus_rows(capplan, path, *words, month="2026-12"):
     result = capplan.result("bill", path, "--offline", "--focus", "f.csv", "--month", month, *words)
     with open("f.csv", newline="") as file:

@@ -21,7 +21,7 @@ from capplan.scenario.scenario_file import Currency, Scenario
 
 IDLE = "idle"
 """Name of the line of GPUs that wait for requests."""
-_BILL_TITLES = {"name": "class", "tenant": ""}
+_BILL_TITLES = {"name": "class"}
 _OF_TENANTS = columns(
     "requests gpu_time_fraction prefill_usd decode_usd outside_usd usd idle_usd with_idle_usd"
 )
@@ -136,7 +136,14 @@ def _tables(
         "usd_per_user",
         "usd_per_thousand_conversations",
     )
-    kept = tuple(column for column in shown if column == cost or any(row[column] is not None for row in rows))
+    is_own_tenant = all(row["tenant"] == row["name"] for row in rows)
+
+    def tells(column: str) -> bool:
+        if column == "tenant" and is_own_tenant:
+            return False
+        return column == cost or any(row[column] is not None for row in rows)
+
+    kept = tuple(filter(tells, shown))
 
     def with_idle(lines: Sequence[dict[str, Any]], key: str) -> list[dict[str, Any]]:
         idle = {**dict.fromkeys(lines[0]), key: IDLE, "usd": idle_usd}
