@@ -479,5 +479,5 @@ def rent_warnings(plan: Plan, today: date) -> tuple[str, ...]:
 def _age_text(record: PriceRecord, today: date) -> str:
     age = "has no date"
     if record.date is not None:
-        age = f"is of {record.date}, {(today - first_day(record.date)).days} days old"
+        age = f"is of {record.date}, {(today - first_day(record.date)).days} days old on {today}"
     return f"the price of {record.device} at {record.provider} {age}: check it there"
