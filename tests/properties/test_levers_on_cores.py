@@ -1,4 +1,4 @@
-"""Rows of levers by processes are those of one process, and Ctrl-C or an error leaves none behind."""
+"""Rows of levers by processes are those of one process, and Ctrl-C, an error or the end of the command leaves none behind, of a sweep neither."""
 
 import os
 import signal
@@ -82,6 +82,13 @@ cores.ALONE_S = -1.0
 for place, _ in cores.Cores(time.sleep, 2).results([0.0, 600.0, 600.0]):
     print(place, flush=True)
 """
+SWEEPING = """
+import time
+from capplan.fleet.search.workers import executor
+with executor(2, None) as pool:
+    for point, _ in pool.finished(time.sleep, [0.0, 600.0, 600.0]):
+        print(int(point), flush=True)
+"""
 INTERRUPTED = """
 import os, signal, time
 from capplan.questions.levers import cores
@@ -117,8 +124,9 @@ def script(text):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_processes_end_with_the_one_that_started_them(number):
-    with script(WAITING) as process:
+@pytest.mark.parametrize("text", [WAITING, SWEEPING], ids=["levers", "sweep"])
+def test_processes_end_with_the_one_that_started_them(text, number):
+    with script(text) as process:
         assert process.stdout.readline() == "0\n"
         process.send_signal(number)
         assert process.communicate(timeout=60)[0] == ""

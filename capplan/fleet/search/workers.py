@@ -1,11 +1,12 @@
 """Where the points of a search are computed: in this process, in local processes, or on a Dask cluster. Lost points are computed again."""
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
@@ -61,7 +62,7 @@ class Processes:
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._count, mp_context=get_context("spawn"))
+        return ProcessPoolExecutor(self._count, get_context("spawn"), end_with_parent)
 
     def close(self) -> None:
         """End the processes; points that are still computed are dropped."""
@@ -231,6 +232,18 @@ def _of_this_version(version: str, compute: Compute, point: Point) -> Row:
             f"--dask: a worker has capplan {__version__}, this is {version}; install the same version where the workers run"
         )
     return compute(point)
+
+
+def end_with_parent() -> None:
+    """Let this process end when the one that started it has ended, however it did."""
+    parent = parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=wait, daemon=True).start()
 
 
 @contextmanager

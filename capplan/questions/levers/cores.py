@@ -8,8 +8,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from multiprocessing import active_children, get_context, parent_process
-from threading import Thread
 from typing import Any, Generic, TypeVar
+
+from capplan.fleet.search.workers import end_with_parent
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -68,11 +69,10 @@ def _processes(work: Callable[[Any], Any], count: int) -> Iterator[ProcessPoolEx
     try:
         yield pool
     finally:
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in active_children():
             if process not in others:
                 process.terminate()
-                process.join()
+        pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
@@ -90,16 +90,8 @@ def _without_interrupts() -> Iterator[None]:
 
 def _begin(work: Callable[[Any], Any]) -> None:
     """Remember the work, and end with the process that gave it."""
-    Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     _given.append(work)
-
-
-def _end_with_parent() -> None:
-    """End when the process that started this one has ended, however it did."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _done(task: Any) -> Any:
