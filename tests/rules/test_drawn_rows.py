@@ -10,7 +10,7 @@ import pytest
 
 from calibrate import choose_rows, choose_traces
 
-MOST_BYTES = 310_000
+MOST_BYTES = 300_000
 ROWS = ("kernels", "starts", "runs")
 
 
