@@ -13,7 +13,7 @@ import pytest
 
 from capplan.questions.levers import cores
 from capplan.questions.levers.answer import asked_levers, levers_of
-from capplan.questions.levers.cores import Cores
+from capplan.questions.levers.cores import results_of
 from tests.interrupts import started
 
 TASKS = [4.0, 9.0, 2.25, 16.0]
@@ -27,20 +27,20 @@ def at_once(monkeypatch):
 
 
 def test_short_work_is_done_here():
-    assert list(Cores(sqrt, 2).results(TASKS)) == DONE
+    assert list(results_of(sqrt, TASKS, 2)) == DONE
     assert not active_children()
 
 
 def test_long_work_is_done_by_processes(at_once):
-    assert sorted(Cores(sqrt, 2).results(TASKS)) == DONE
-    assert list(Cores(sqrt, 1).results(TASKS)) == DONE
+    assert sorted(results_of(sqrt, TASKS, 2)) == DONE
+    assert list(results_of(sqrt, TASKS, 1)) == DONE
     assert not active_children()
 
 
 @pytest.mark.parametrize("ended", [ValueError, KeyboardInterrupt])
 def test_no_process_is_left_where_the_work_ends_early(at_once, ended):
     def begin():
-        for _ in Cores(sqrt, 2).results([1.0, 4.0, -1.0 if ended is ValueError else 9.0]):
+        for _ in results_of(sqrt, [1.0, 4.0, -1.0 if ended is ValueError else 9.0], 2):
             if ended is KeyboardInterrupt:
                 raise KeyboardInterrupt
 
@@ -60,7 +60,7 @@ class KilledElsewhere:
 
 
 def test_what_a_killed_process_had_is_done_here(at_once):
-    assert sorted(Cores(KilledElsewhere(), 2).results(TASKS)) == DONE
+    assert sorted(results_of(KilledElsewhere(), TASKS, 2)) == DONE
     assert not active_children()
 
 
@@ -68,7 +68,7 @@ def test_processes_of_others_go_on(at_once):
     other = get_context("spawn").Process(target=time.sleep, args=(60.0,))
     other.start()
     try:
-        assert sorted(Cores(sqrt, 2).results(TASKS)) == DONE
+        assert sorted(results_of(sqrt, TASKS, 2)) == DONE
         assert other.is_alive()
     finally:
         other.kill()
@@ -79,7 +79,7 @@ WAITING = """
 import time
 from capplan.questions.levers import cores
 cores.ALONE_S = -1.0
-for place, _ in cores.Cores(time.sleep, 2).results([0.0, 600.0, 600.0]):
+for place, _ in cores.results_of(time.sleep, [0.0, 600.0, 600.0], 2):
     print(place, flush=True)
 """
 SWEEPING = """
@@ -105,7 +105,7 @@ class Work:
         return time.sleep, (1.0,)
 
 try:
-    list(cores.Cores(Work(), 2).results([0.0, 600.0, 600.0]))
+    list(cores.results_of(Work(), [0.0, 600.0, 600.0], 2))
 except KeyboardInterrupt:
     print("interrupted")
 """

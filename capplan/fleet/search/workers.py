@@ -2,14 +2,15 @@
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from capplan import __version__
 from capplan.errors import InputError
@@ -17,6 +18,8 @@ from capplan.fleet.sweep import Point, Row, Runner, load_of, point_result, swept
 
 Say = Callable[[str], None]
 Compute = Callable[[Point], Row]
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 MOST_LOST = 3
 """Processes that may be killed in one run; a point that runs out of memory would kill one after another."""
@@ -59,16 +62,22 @@ class Processes:
 
     def __init__(self, count: int, say: Say) -> None:
         self._count, self._say, self._lost = count, say, 0
+        self._others = active_children()
         self._pool = self._new_pool()
 
     def _new_pool(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._count, get_context("spawn"), end_with_parent)
+        return ProcessPoolExecutor(self._count, get_context("spawn"), _end_with_parent)
 
     def close(self) -> None:
         """End the processes; points that are still computed are dropped."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for process in active_children():
+            if process not in self._others:
+                process.terminate()
+        self._pool.shutdown(cancel_futures=True)
 
-    def finished(self, compute: Compute, points: Sequence[Point]) -> Iterator[tuple[Point, Row]]:
+    def finished(
+        self, compute: Callable[[Task], Result], points: Sequence[Task]
+    ) -> Iterator[tuple[Task, Result]]:
         """Yield every point with its row as it is finished."""
         left = list(points)
         while left:
@@ -80,12 +89,15 @@ class Processes:
             if left:
                 self._replace(len(left))
 
-    def _until_one_is_lost(self, compute: Compute, points: Sequence[Point]) -> Iterator[tuple[int, Row]]:
+    def _until_one_is_lost(
+        self, compute: Callable[[Task], Result], points: Sequence[Task]
+    ) -> Iterator[tuple[int, Result]]:
         """Yield places of points with their rows; those that a lost process had, and all after them, are missing."""
-        futures: dict[Future[Row], int] = {}
+        futures: dict[Future[Result], int] = {}
         try:
-            for place, point in enumerate(points):
-                futures[self._pool.submit(compute, point)] = place
+            with _without_interrupts():
+                for place, point in enumerate(points):
+                    futures[self._pool.submit(compute, point)] = place
         except BrokenProcessPool:
             pass  # those that were taken are looked at all the same
         try:
@@ -234,7 +246,20 @@ def _of_this_version(version: str, compute: Compute, point: Point) -> Row:
     return compute(point)
 
 
-def end_with_parent() -> None:
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block; processes that are started in it never see one, as this one ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # on Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_parent() -> None:
     """Let this process end when the one that started it has ended, however it did."""
     parent = parent_process()
 
@@ -246,8 +271,12 @@ def end_with_parent() -> None:
     Thread(target=wait, daemon=True).start()
 
 
+def _nothing(_: str) -> None:
+    """Say nothing."""
+
+
 @contextmanager
-def processes(count: int, say: Say) -> Iterator[Processes]:
+def processes(count: int, say: Say = _nothing) -> Iterator[Processes]:
     """Yield this many processes of this machine."""
     pool = Processes(count, say)
     try:
@@ -332,10 +361,6 @@ class Finished(Protocol):
 
     def keep(self, point: Point, row: Row) -> None:
         """Add a finished point."""
-
-
-def _nothing(_: str) -> None:
-    """Say nothing."""
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, 
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers import changes
 from capplan.questions.levers.changes import REGIONS, region_rows, routing, speculations
-from capplan.questions.levers.cores import Cores
+from capplan.questions.levers.cores import results_of
 from capplan.questions.levers.lever import (
     Base,
     Combination,
@@ -265,7 +265,7 @@ def levers_of(
         levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]
         levers = levers if named else [put_off(lever) for lever in levers]
         work = partial(_row, asking, base, sized=named)
-        for place, row in Cores[Lever, LeverRow](work, cores).results(levers):
+        for place, row in results_of(work, levers, cores):
             tried[place] = row
             if found:
                 found(row)
