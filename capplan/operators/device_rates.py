@@ -224,6 +224,15 @@ LEAST_FLOOR_S = 1e-6
 """Least floor of any kernel that runs: start and drain, in a CUDA graph."""
 
 
+def _weight_kernels(
+    device: Device, weight_format: str, expert_format: str, engine: str
+) -> tuple[WeightKernel, WeightKernel]:
+    """Return the kernels of dense matrices and of routed experts."""
+    if engine == llamacpp.ENGINE:
+        return llamacpp.block_kernel(weight_format), llamacpp.block_kernel(expert_format)
+    return matmul_kernel(device, weight_format), experts_kernel(device, expert_format)
+
+
 def _wanted_formats(
     device: Device, dense: WeightKernel, expert: WeightKernel, kv_format: str, engine: str
 ) -> dict[str, tuple[str, ...]]:
@@ -274,14 +283,9 @@ def device_rates(
         raise InputError(f"KV cache in {kv_format}: {why}")
     if not efficiency.fits:
         raise InputError(efficiency.note)
-    blocks = engine == llamacpp.ENGINE
-    if blocks:
-        dense, expert = map(llamacpp.block_kernel, (weight_format, expert_format or weight_format))
-    else:
-        dense = matmul_kernel(device, weight_format)
-        expert = experts_kernel(device, expert_format or weight_format)
+    dense, expert = _weight_kernels(device, weight_format, expert_format or weight_format, engine)
     wanted = _wanted_formats(device, dense, expert, kv_format, engine)
-    dtypes = dict.fromkeys(wanted, dense.compute_dtype) if blocks else {}
+    dtypes = dict.fromkeys(wanted, dense.compute_dtype) if engine == llamacpp.ENGINE else {}
     dtypes |= {"matmul": dense.compute_dtype, "experts": expert.compute_dtype}
     engines, named = {"elementwise": ELEMENTWISE_ENGINE}, {"experts": expert_kernel}
     rates, assumptions = {}, [line for line in (efficiency.borrowed, efficiency.merged) if line]

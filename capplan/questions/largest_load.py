@@ -6,7 +6,7 @@ from math import ceil, floor, inf, log2
 from capplan.fleet.load.demand import demand_of
 from capplan.fleet.plan import Plan
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, layout_name, search_of
-from capplan.fleet.search.layouts import ScreenedLayout, search
+from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.load_scale import STEPS_PER_DOUBLING, last_that_holds, scale_rate
 from capplan.fleet.search.recommended import Pair, confirmed, near_cheapest, recommended
 from capplan.questions.fleet import AskedFleet
@@ -109,7 +109,7 @@ class LoadSearch:
         sure, left = self.asked.question.slo.confidence, 1.0 - self.terms.headroom_fraction
         shares = (
             (self.terms.busy_allowed(item.layout), min(item.share_bound * left, item.sure_share_bounds[sure]))
-            for item in self.terms.listed(search(self.asked.question).candidates)
+            for item in search_of(self.asked.question, self.terms, self.asked.cache).candidates
         )
         return max((busy * share for busy, share in shares if share > 0.0), default=0.0)
 

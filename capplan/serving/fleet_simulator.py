@@ -91,9 +91,6 @@ def simulate_fleet(
     failures, autoscaling, hedging : what happens to replicas and requests; a removed replica finishes its requests first,
         and of a request with a copy the rows describe the one that wins, the totals both.
     crowd : users of the whole fleet, whose requests go through the router; a closed loop is a crowd without think time.
-        The router learns of a deadline that passes within a step when the step has ended; the user's next request arrives at the deadline.
-    until_s : [s]
-        stop at this time; running steps complete, later arrivals are ignored.
 
     Returns
     -------

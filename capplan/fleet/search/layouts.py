@@ -114,7 +114,7 @@ class SearchResult:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """How replicas are built: each again, or taken from earlier searches."""
+    """Functions that build the replicas of a search, or take them from earlier ones."""
 
     replica: Callable[[ReplicaSpec], Replica] = replica_of
     drafting: Callable[[Replica, DraftPlan, float], Replica] = drafting_replica

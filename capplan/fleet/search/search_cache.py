@@ -87,11 +87,11 @@ class SearchCache:
         self._keys: dict[tuple[int, Callable[[Any], Any] | None], tuple[Any, str]] = {}
 
     def __reduce__(self) -> tuple[type["SearchCache"], tuple[()]]:
-        """Begin empty in another process, for which tables of compiled code cannot be copied."""
+        """Let a copy in another process begin empty: tables of compiled code cannot be copied."""
         return SearchCache, ()
 
     def searched(self, question: Question) -> SearchResult:
-        """Return every layout that may meet the targets, of a question that was asked before as it was found then."""
+        """Return every layout that may meet the targets; a question that was asked before is not searched again."""
         key = tuple(self._content_of(getattr(question, field.name)) for field in fields(question))
         if key not in self._searches:
             self._searches[key] = search(question, Built(self.replica, self.drafting))
@@ -143,7 +143,7 @@ class SearchCache:
         )
 
     def _content_of(self, part: Any) -> object:
-        """Return a key of a part of a question: of its entries in their order, if it has some, which are the same records in many questions."""
+        """Return a key of a field of a question. Lists and mappings have the keys of their entries, which many questions share, in order."""
         if isinstance(part, Mapping):
             return tuple((name, self._key(value)) for name, value in part.items())
         return tuple(map(self._key, part)) if isinstance(part, (list, tuple)) else self._key(part)

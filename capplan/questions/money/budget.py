@@ -13,8 +13,7 @@ from capplan.fleet.over_time import RateLine, ReplicasAt
 from capplan.fleet.plan import Plan, whole_gpus
 from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Rejection
-from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms
-from capplan.fleet.search.layouts import search
+from capplan.fleet.search.cheapest import OVER_BUDGET, Search, Terms, search_of
 from capplan.fleet.search.recommended import Paid, plan_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.model.network import Network
@@ -221,7 +220,7 @@ def carried_traffic(
             if terms.max_usd_per_hour is None
             else replace(terms, max_usd_per_hour=budget / HOURS_PER_MONTH)
         )
-        trials = Search(asked, paid.listed(search(asked).candidates), paid, cache)
+        trials = search_of(asked, paid, cache)
         if scenario.file.commitments is not None:
             part = line and replace(line, rates_per_s=line.rates_per_s * share)
             return cheapest_by_mix(scenario, trials, part, most_usd(budget))
