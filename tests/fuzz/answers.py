@@ -3,8 +3,8 @@
     python -m tests.fuzz.answers --seconds 600 --seed 1 [--kind sessions]
 
 The laws: what `fleet` calls met, a simulation of all replicas of that plan meets, with other random draws, as often as its
-certainty says; k copies of a plan carry k times the load; a device's best plan alone is its best plan among others; every page has one peak; no listed
-plan is as sure as a step of the ladder of certainty for less.
+certainty says; k copies of a plan carry k times the load; a device's best plan alone is its best plan among others, and the same after another question;
+every page has one peak; no listed plan is as sure as a step of the ladder of certainty for less.
 """
 
 import argparse
@@ -26,6 +26,7 @@ from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import Plan, cost_of
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import trial_of
+from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
 from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
@@ -346,6 +347,16 @@ def alone_as_among(text: str, answer: FleetAnswer, random: Random) -> list[Broke
     return [Broken("alone", f"{name}: {its} alone, {mine} among {names}")] if mine and mine != its else []
 
 
+def same_after_another(text: str, answer: FleetAnswer, random: Random) -> list[Broken]:
+    """Hold that a search that shares what another question found, as levers do, finds what it finds by itself."""
+    shared = SearchCache()
+    other = times(text, random.choice([2, 3]))
+    fleet_for(replace(asked_of(other), cache=shared))
+    again = fleet_for(replace(asked_of(text), cache=shared))
+    mine, its = ([_said(plan) for plan in each.plans] for each in (answer, again))
+    return [Broken("cache", f"{its} after another question, {mine} by itself")] if its != mine else []
+
+
 def _said(plan: Plan) -> tuple[str, float, float]:
     return called(plan), cost_of(plan), round(plan.slo_met_probability, 6)
 
@@ -407,6 +418,7 @@ def laws(text: str, random: Random) -> list[Broken]:
         *one_ladder(answer),
         *at_most_linear(text, answer, random),
         *alone_as_among(text, answer, random),
+        *same_after_another(text, answer, random),
     ]
 
 
