@@ -282,6 +282,40 @@ def round_tokens(acceptance_fractions: Sequence[float], draft_tokens: int) -> fl
     return expected_tokens_by_position(acceptance_fractions[:draft_tokens])
 
 
+def round_tokens_variance(acceptance_fractions: Sequence[float], draft_tokens: int) -> float:
+    """Return the variance of the tokens of a round, with one acceptance for all positions, or one for each of the first.
+
+        P(K > i) = a_1 ... a_i
+        Var K = 1 + sum_i (2 i + 1) P(K > i) - (E K)^2
+
+    Parameters
+    ----------
+    acceptance_fractions : [-]
+        a_i, the chance that the i-th draft is accepted given that all before it were
+    draft_tokens : [tokens]
+        g, the most that i is
+
+    Returns
+    -------
+    [tokens^2]
+        of K, the accepted drafts and the bonus token
+
+    Examples
+    --------
+    >>> round_tokens_variance([0.5], 1), round_tokens_variance([1.0], 3), round_tokens_variance([0.5, 0.5], 2)
+    (0.25, 0.0, 0.6875)
+
+    References
+    ----------
+    The second moment of a count is the sum of (2 i + 1) P(K > i) over i from 0; P as in Leviathan, Kalman, Matias 2023,
+    arXiv:2211.17192, equation 1.
+    """
+    each = list(acceptance_fractions) * (draft_tokens if len(acceptance_fractions) == 1 else 1)
+    above = np.cumprod(np.asarray(each[:draft_tokens], dtype=np.float64))
+    squared = 1.0 + float((above * (2.0 * np.arange(1, above.size + 1) + 1.0)).sum())
+    return max(squared - (1.0 + float(above.sum())) ** 2, 0.0)
+
+
 def round_time_s(draft_tokens: Number, draft_step_s: Number, verify_s: Number) -> Number:
     """Return the time of one round: the drafts in sequence, then one verification.
 

@@ -70,9 +70,6 @@ _BATCH_FITS = Assumption(
     "the cache holds the batch that the row states, for which capplan counts too little room", "batch_per_gpu"
 )
 
-RANDOM_TOKENS = "random tokens"
-"""Words of lengths that say prompts are random tokens."""
-
 _FORMAT_OF_ID = re.compile(r"(?i)-(mxfp4|nvfp4|fp8|fp4|int8|int4|bf16)(?=-|$)")
 """Weight dtype in the id of a checkpoint."""
 
@@ -335,9 +332,7 @@ def _with_drafts(
     """Return a replica whose steps are the rounds that a row drafts in, and what was assumed of them; without drafts as it is."""
     if benchmark.drafts is None or benchmark.kind in {"prefill_only", "step_time"}:
         return replica, ()
-    plan, assumed = drafting_of_run(
-        benchmark.drafts, replica.spec.network, random_tokens=RANDOM_TOKENS in benchmark.lengths
-    )
+    plan, assumed = drafting_of_run(benchmark.drafts, replica.spec.network)
     mean_context = benchmark.input_tokens + benchmark.output_tokens / 2.0
     most = replica.scheduling.max_num_seqs
     each = benchmark.batch_per_gpu and benchmark.batch_per_gpu * replica.spec.devices

@@ -19,10 +19,6 @@ _USUAL = Assumption(
     "drafts are accepted as DeepSeek-R1's and GLM-5.2's usually are: 1.85, 2.55 and 3.1 tokens a round of 1, 2 and 3 drafts",
     _STATED,
 )
-_RANDOM = Assumption(
-    "all drafts are accepted: answers to random tokens repeat themselves, and heads guess them nearly always",
-    _STATED,
-)
 _AS_MANY = Assumption("as many drafts in a round as are best at the load", "spec_decode: MTP3")
 
 
@@ -33,25 +29,19 @@ def method_on(method: Method, network: Network) -> Method:
     return method
 
 
-def drafting_of_run(
-    drafts: Drafts, network: Network, *, random_tokens: bool
-) -> tuple[DraftPlan, tuple[Assumption, ...]]:
+def drafting_of_run(drafts: Drafts, network: Network) -> tuple[DraftPlan, tuple[Assumption, ...]]:
     """Return how the replicas of a run draft, and what was assumed.
 
     Parameters
     ----------
     drafts : as the row names them
     network : of the target
-    random_tokens : prompts are random tokens
     """
     method = method_on(drafts.method, network)
     plan = DraftPlan(method, (), drafts.draft_tokens, drafts.verified_tokens)
     unstated = () if drafts.draft_tokens is not None else (_AS_MANY,)
     if drafts.acceptance_fraction is not None:
         return replace(plan, acceptance_fractions=(drafts.acceptance_fraction,)), drafts.assumptions
-    if random_tokens:
-        tokens = drafts.draft_tokens or 1
-        return replace(plan, acceptance_fractions=(1.0,), draft_tokens=tokens), (_RANDOM,)
     known, wanted = published_acceptance(method, network), drafts.draft_tokens
     if known is not None and _covers(known, wanted):
         own = replace(

@@ -29,6 +29,8 @@ class Replica:
     rates: LabelledRates
     tokens_per_step: float = 1.0
     """Mean tokens that a sequence gains in a decode step: above 1 if the replica speculates, whose steps are rounds."""
+    tokens_variance: float = 0.0
+    """Variance of these tokens from round to round: whether drafts are accepted is a matter of chance."""
     query_tokens: int = 1
     """Tokens that a decode step computes for each sequence: the drafts plus one, or more if drafts form a tree."""
     draft_tokens: int | None = None
@@ -54,6 +56,7 @@ class Replica:
             self.scheduling,
             self.kv_blocks,
             tokens_per_step=self.tokens_per_step,
+            tokens_variance=self.tokens_variance,
             query_tokens=self.query_tokens,
         )
 

@@ -23,6 +23,7 @@ from capplan.phases.step import (
     decode_step_costs,
     round_time_s,
     round_tokens,
+    round_tokens_variance,
     speculative_speedup_ratio,
 )
 from capplan.replica.plans import (
@@ -443,6 +444,7 @@ def speculating_replica(
         scheduling=replace(scheduling, max_num_seqs=seats),
         kv_blocks=blocks,
         tokens_per_step=round_tokens(accepted, draft_tokens),
+        tokens_variance=round_tokens_variance(accepted, draft_tokens),
         query_tokens=query,
         draft_tokens=draft_tokens,
         draft=draft.spec if isinstance(draft, DraftModel) and draft.caches else None,

@@ -98,14 +98,15 @@ cdef class FlatBatch(FlatQueue):
     cdef public long long partial
     cdef public long long steps, preemptions, prefill_tokens, cached_tokens
     cdef public double[::1] last_token, queue_s, ttft_s, e2e_s
-    cdef double[::1] group_since, paused_since
+    cdef double[::1] group_since, paused_since, luck
     cdef public long long[::1] done, blocks, commit, base, end_step, serial, before, after, hits, admitted, found, admission
     cdef long long[::1] group_sequences, first_rows, loading_rows, ended_rows, paused_rows, dealt_rows, dealt_blocks
     cdef public long long[::1] class_prompt, class_cached, class_preempted, class_seen
 
     @cython.locals(ends=FlatEvents)
     cdef void drop_stale(self) noexcept
-    cdef long long decode_steps(self, long long tokens) noexcept
+    @cython.locals(extra=cython.double, steps=cython.longlong)
+    cdef long long decode_steps(self, Py_ssize_t row, long long tokens) noexcept
     @cython.locals(base=cython.longlong)
     cdef void join(self, Py_ssize_t row) noexcept
     cdef void decode_from_here(self, Py_ssize_t row) noexcept

@@ -94,6 +94,8 @@ class FlatLimits(NamedTuple):
     judged_limits_s: Doubles
     judged_most: Integers
     """Requests that may exceed each limit."""
+    luck: Doubles
+    """Tokens that a request needs rounds for beyond its own, over the root of its own, in turn for each request; empty where every step yields as much."""
 
 
 class FlatRequests(NamedTuple):
@@ -536,7 +538,7 @@ class FlatBatch(FlatQueue):
         super().__init__(limits, requests)
         count, terms = self.count, limits.terms
         self.reserved_output_fraction = terms.reserved_output_fraction
-        self.query_tokens, self.counter = terms.query_tokens, 0
+        self.query_tokens, self.counter, self.luck = terms.query_tokens, 0, limits.luck
         self.kv_blocks = self.capacity = terms.kv_blocks
         self.is_asynchronous = terms.asynchronous
         self.has_cache, caching = self.is_caching, terms.caching
@@ -571,15 +573,21 @@ class FlatBatch(FlatQueue):
         while ends.count and self.serial[ends.values[0]] != ends.serials[0]:
             ends.pop()
 
-    def decode_steps(self, tokens: int) -> int:
-        """Return the steps that produce this many tokens."""
-        return tokens if self.growth == 1.0 else lrint(ceil(tokens / self.growth - 1e-9))
+    def decode_steps(self, row: int, tokens: int) -> int:
+        """Return the steps in which a request gets so many tokens: as many as the mean yield takes, and with drafts more or fewer by its luck."""
+        if self.growth == 1.0:
+            return tokens
+        extra = 0.0
+        if len(self.luck):
+            extra = self.luck[(self.rank[row] if self.is_sent else row) % len(self.luck)] * sqrt(tokens)
+        steps = lrint(ceil((tokens + extra) / self.growth - 1e-9))
+        return max(steps, -(-tokens // self.query_tokens) if self.query_tokens > 1 else min(tokens, 1))
 
     def join(self, row: int) -> None:
         """Add a request to the decoding batch."""
         base = self.prompt_now[row] - self.shared[row] - self.counter
         self.base[row] = base
-        self.end_step[row] = self.step + self.decode_steps(self.remaining[row])
+        self.end_step[row] = self.step + self.decode_steps(row, self.remaining[row])
         self.decode_from_here(row)
 
     def decode_from_here(self, row: int) -> None:
@@ -648,7 +656,7 @@ class FlatBatch(FlatQueue):
         else:
             self.leave(row)
             self.firsts = without(row, self.first_rows, self.firsts)
-            joined = self.end_step[row] - self.decode_steps(self.remaining[row])
+            joined = self.end_step[row] - self.decode_steps(row, self.remaining[row])
             produced = min(grown(self.growth, self.step - joined), self.remaining[row] - 1)
             self.prompt_now[row] += 1 + produced
             self.remaining[row] -= produced
@@ -1719,7 +1727,7 @@ class FlatStatic(FlatEngine):
         self.prefill_batch()
         for place in range(self.batch):
             row = self.batch_rows[place]
-            steps = max(steps, self.decode_steps(self.output[row] - 1))
+            steps = max(steps, self.decode_steps(row, self.output[row] - 1))
             prompts += self.prompt[row]
         if steps:
             context = prompts / self.batch

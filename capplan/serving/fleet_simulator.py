@@ -212,7 +212,9 @@ def _checked(plan: EnginePlan) -> EnginePlan:
 def _checked_phases(prefill: EnginePlan, decode: EnginePlan) -> tuple[EnginePlan, EnginePlan]:
     """Return the engines of both pools, which do no more than their phase."""
     prompts = replace(prefill.engine.scheduling, reserved_output_fraction=0.0)
-    engine = replace(prefill.engine, scheduling=prompts, tokens_per_step=1.0, query_tokens=1)
+    engine = replace(
+        prefill.engine, scheduling=prompts, tokens_per_step=1.0, tokens_variance=0.0, query_tokens=1
+    )
     first = _checked(replace(prefill, engine=engine))
     second = _checked(replace(decode, engine=replace(decode.engine, caching=None)))
     if "slots" in {first.engine.scheduling.policy, second.engine.scheduling.policy}:

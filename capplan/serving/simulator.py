@@ -5,7 +5,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil, inf, nan
+from functools import cache
+from math import ceil, inf, nan, sqrt
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,8 @@ METRICS = ("ttft", "tpot", "e2e")
 NO_TURNS = array("q"), array("q"), 0
 """No users, no groups, no requests of users."""
 NO_IDS: Counts = np.zeros(0, dtype=np.int64)
+LUCKS, LUCK_SEED = 4093, 7
+"""Requests of which each has its own luck with drafts, and the seed of it."""
 NO_LIMIT = 1 << 60
 """Requests that may wait where there is no limit on the queue."""
 MOST_TABLE_ENTRIES = 4_000_000
@@ -281,12 +284,30 @@ def limits_and_tables(
         array("q"),
         array("d"),
         array("q"),
+        _luck(engine.tokens_variance / engine.tokens_per_step),
     )
     seats = terms.max_num_seqs
     if seats * clock.table.context_knots.size > MOST_TABLE_ENTRIES:
         seats = min(seats, sum(len(part) for part in parts))
     most_tokens = max(terms.max_num_batched_tokens, longest) + seats * terms.query_tokens
     return limits, flat_tables(clock, seats, most_tokens)
+
+
+@cache
+def _luck(variance_per_token: float) -> array[float]:
+    """Return what requests need rounds for beyond their own tokens, over the root of these, for one request after the other.
+
+    Of a round that yields K tokens, with mean m and variance v, n tokens take n / m rounds on average, with the variance n v / m^3:
+    so many as for n + z sqrt(n v / m) tokens, where z is normal.
+
+    References
+    ----------
+    The central limit theorem of renewal counts: W. Feller, An Introduction to Probability Theory and Its Applications II, XI.5.
+    """
+    if variance_per_token == 0.0:
+        return array("d")
+    normal = np.random.default_rng(LUCK_SEED).standard_normal(LUCKS)
+    return doubles(sqrt(variance_per_token) * (normal - normal.mean()) / normal.std())
 
 
 def written(core: FlatEngine) -> tuple[Ledger, Gauges]:

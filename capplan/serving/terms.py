@@ -28,6 +28,8 @@ class EngineSetup:
     tokens_per_step: float = 1.0
     """Mean tokens per sequence and decode step; above 1 under speculative decoding, where the steps of the table are whole
     speculative rounds."""
+    tokens_variance: float = 0.0
+    """Variance of the tokens per sequence and decode step: by it requests of the same length need different numbers of rounds."""
     query_tokens: int = 1
     """Tokens of a step's budget that a decoding sequence takes: 1, or the verified drafts plus one."""
     batch_timeout_s: float = inf
@@ -118,6 +120,8 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
         raise InputError(f"kv_blocks is {engine.kv_blocks}; the KV cache must hold at least one block")
     if not tokens_per_step >= 1.0:
         raise InputError(f"tokens_per_step is {tokens_per_step}; it must be at least 1")
+    if not 0.0 <= engine.tokens_variance < inf:
+        raise InputError(f"tokens_variance is {engine.tokens_variance}; it must be at least 0")
     if query_tokens < 1 or 1 < query_tokens < tokens_per_step:
         raise InputError(
             f"query_tokens is {query_tokens}; it must be at least 1, and at least tokens_per_step ({tokens_per_step:g}) if above 1"

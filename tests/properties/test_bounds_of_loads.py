@@ -178,6 +178,8 @@ def test_a_queue_limit_needs_users_who_think():
         ({}, {"kv_blocks": 0}, "kv_blocks is 0; the KV cache must hold at least one block"),
         ({}, {"tokens_per_step": below(1.0)}, "tokens_per_step is 0.9999"),
         ({}, {"tokens_per_step": nan}, "tokens_per_step is nan"),
+        ({}, {"tokens_variance": -0.1}, "tokens_variance is -0.1; it must be at least 0"),
+        ({}, {"tokens_variance": inf}, "tokens_variance is inf"),
         ({}, {"query_tokens": 0}, "query_tokens is 0; it must be at least 1"),
         ({}, {"query_tokens": 1, "tokens_per_step": 2.5}, None),
         ({}, {"query_tokens": 2, "tokens_per_step": 2.0}, None),

@@ -107,7 +107,10 @@ def with_rounds(engine: EngineSetup, seed: int) -> EngineSetup:
     rules = engine.scheduling
     budget = max(rules.max_num_batched_tokens, rules.max_num_seqs * query)
     rules = replace(rules, max_num_batched_tokens=budget)
-    return replace(engine, scheduling=rules, tokens_per_step=tokens, query_tokens=query)
+    variance = float(rng.choice([0.0, rng.uniform(0.0, (tokens - 1.0) * (query - tokens))]))
+    return replace(
+        engine, scheduling=rules, tokens_per_step=tokens, tokens_variance=variance, query_tokens=query
+    )
 
 
 def with_ids(requests: Requests, id_tokens: int, rng: np.random.Generator) -> Requests:

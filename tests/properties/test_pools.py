@@ -588,4 +588,6 @@ def test_no_pair_of_pools_costs_less_than_the_bounds_of_either_device(tmp_path):
         pairs = costs.get(each.name, [])
         for timed, cost in pairs:
             for most in (math.inf, 0.0):
-                assert pools_search._least_with(each, timed, limits, terms, most) <= cost * (1.0 + 1e-9)
+                assert pools_search._least_with(each, timed, limits, terms, SearchCache(), most) <= cost * (
+                    1.0 + 1e-9
+                )

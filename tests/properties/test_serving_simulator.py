@@ -50,6 +50,15 @@ class Request:
     """Its prompt was computed elsewhere, and it has not run here."""
 
 
+def standard_luck():
+    """The luck of one request after the other: normal numbers of mean zero and variance one, as docs/methodology has them."""
+    drawn = np.random.default_rng(7).standard_normal(4093)
+    return (drawn - drawn.mean()) / drawn.std()
+
+
+LUCK = standard_luck()
+
+
 def front_end(requests, table, row, sent_s, reached_s):
     """When a request that was sent at a time reaches the queue: not before one that was sent earlier."""
     return max(sent_s + table.request_s + table.prompt_token_s * int(requests.input_tokens[row]), reached_s)
@@ -62,6 +71,10 @@ class Reference:
     """Tokens beyond its output for which a request must find room, under speculation."""
     growth = 1.0
     """Tokens that a decode step yields."""
+    query = 1
+    """Tokens that it yields at most, and computes."""
+    variance = 0.0
+    """Of the tokens that it yields; the luck of a request is one number for all its rounds."""
 
     def __init__(
         self, requests, table, scheduling, kv_blocks, *, concurrency, until_s, admission, fraction, timeout_s
@@ -105,6 +118,12 @@ class Reference:
             if at_s is None
             else at_s
         )
+
+    def rounds_for(self, row, tokens):
+        """How many steps yield so many tokens: those of the mean request plus or minus what the luck of this one takes."""
+        lacking = LUCK[row % len(LUCK)] * (self.variance / self.growth) ** 0.5 * tokens**0.5
+        fewest = ceil(tokens / self.query) if self.query > 1 else min(tokens, 1)
+        return max(ceil((tokens + lacking) / self.growth - 1e-9), fewest) if self.growth > 1.0 else tokens
 
     def blocks(self, tokens):
         return ceil(tokens / self.scheduling.block_tokens)
@@ -460,7 +479,7 @@ class Reference:
                 request.computed += new
                 if request.computed == request.target:
                     request.first_s = self.now
-        for _ in range(ceil((max(r.output for r in batch) - 1) / self.growth - 1e-9)):
+        for _ in range(max(self.rounds_for(r.index, r.output - 1) for r in batch)):
             self.spend(batch, [], batch)
             for request in batch:
                 request.computed += self.growth

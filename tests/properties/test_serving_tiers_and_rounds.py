@@ -32,9 +32,9 @@ POLICIES = pytest.mark.parametrize("policy", ["mixed", "prefill_first"])
 class TieredReference(Reference):
     """One step at a time, with blocks that have names, tiers that they fall into, and rounds of several tokens."""
 
-    def __init__(self, *arguments, caching, growth, query, **options):
+    def __init__(self, *arguments, caching, growth, query, variance, **options):
         super().__init__(*arguments, **options)
-        self.caching, self.growth, self.query = caching, growth, query
+        self.caching, self.growth, self.query, self.variance = caching, growth, query, variance
         self.overshoot = 0 if growth == 1.0 else ceil(growth)
         self.rounds, self.joined = 0, 0
         self.known, self.kept, self.due = set(), [], {}
@@ -348,7 +348,7 @@ class TieredReference(Reference):
                 self.joined += 1
                 request.place, request.join_rounds = self.joined, self.rounds
                 request.base = request.target - int(self.rounds * self.growth)
-                request.rounds_left = ceil(request.remaining / self.growth - 1e-9)
+                request.rounds_left = self.rounds_for(request.index, request.remaining)
         return True
 
 
@@ -392,7 +392,8 @@ def random_chat(seed, policy):
             output_ids=np.concatenate(answers),
             output_counts=np.array([len(answer) for answer in answers]),
         )
-    options |= {"caching": caching, "growth": growth, "query": query}
+    variance = float(rng.choice([0.0, 0.1, 1.0])) if growth > 1.0 else 0.0
+    options |= {"caching": caching, "growth": growth, "query": query, "variance": variance}
     return requests, table, scheduling, blocks, options
 
 
@@ -402,6 +403,7 @@ def engine_of(table, scheduling, blocks, options):
         replace(scheduling, reserved_output_fraction=options["fraction"]),
         blocks,
         tokens_per_step=options["growth"],
+        tokens_variance=options["variance"],
         query_tokens=options["query"],
         batch_timeout_s=options["timeout_s"],
         caching=options["caching"],
