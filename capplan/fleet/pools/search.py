@@ -265,8 +265,9 @@ def _contenders(
         evaluated += sum(side.evaluated for side in sides)
         least = min(least, sum(side.least_usd for side in sides))
         prefill, decode = sides
-        decode.size(prefill.left_of(most))  # mostly costs more, and what it leaves bounds the other
+        decode.find_least(prefill.left_of(most))  # mostly costs more, and what it leaves bounds the other
         prefill.size(decode.left_of(most))
+        decode.size(prefill.left_of(most))
         near = [
             side.near(other.left_of(most), None if limits is None else limits[place])
             for place, (side, other) in enumerate(((prefill, decode), (decode, prefill)))
@@ -307,15 +308,8 @@ class _Side:
         rejected.update(result.rejected)
         self.evaluated = result.evaluated
         self._rejected, self._terms, self._confidence = rejected, terms, phase.slo.confidence
-        self._trials = {
-            device.name: Search(
-                phase,
-                [item for item in listed if item.layout.device.name == device.name],
-                terms,
-                cache,
-            )
-            for device in phase.devices
-        }
+        self._all = Search(phase, listed, terms, cache)
+        self._trials = {device.name: self._all.among(self._all.of(device.name)) for device in phase.devices}
         self._least = {
             name: trials.least_usd_per_hour(name, self._confidence) for name, trials in self._trials.items()
         }
@@ -329,6 +323,14 @@ class _Side:
     def left_of(self, most_usd: float) -> float:
         """Return what the phase leaves of a cost for the other one [$/h]."""
         return inf if most_usd == inf else most_usd - self.least_usd
+
+    def find_least(self, under: float) -> None:
+        """Find what the phase costs on the cheapest of its devices, if that may be less than `under` per hour: the others cost no less."""
+        if under == inf or not all(map(self._terms.priced, self._trials)):
+            return
+        best = self._all.cheapest(self._confidence, under)
+        least = under if best is None else rank(best, self._terms)[0]
+        self._least = {name: max(bound, least) for name, bound in self._least.items()}
 
     def size(self, under: float) -> None:
         """Find the cheapest layout of each device that may cost less than `under` per hour."""
