@@ -343,7 +343,12 @@ class Joint:
         first = self._drawn(0.0)
         if not self.demand.has_sessions:
             return first
-        seen = self._fleet_run(self._at(first, NO_LOAD, 1.0, SIZING_REQUESTS), (1, 1), AS_PREDICTED)
+        return self._drawn_after(
+            self._fleet_run(self._at(first, NO_LOAD, 1.0, SIZING_REQUESTS), (1, 1), AS_PREDICTED)
+        )
+
+    def _drawn_after(self, seen: FleetOutcome) -> Stream:
+        """Return the requests at the peak whose turns follow responses that take as long as in a run."""
         return self._drawn([seen.classes[item.name].e2e_s.mean for item in self.demand.classes])
 
     def _drawn(self, response_s: ResponseTimes) -> Stream:
@@ -365,8 +370,12 @@ class Joint:
         return Operation(prefill_replicas=pair[0], decode_replicas=pair[1], kv_link=link, decode=self.decode)
 
     def at_peak(self, pair: Pair) -> FleetOutcome:
-        """Return what all requests of the peak see."""
-        return self._run(pair, 1.0, AS_PREDICTED, None)
+        """Return what all requests of the peak see; turns of sessions follow responses that take as long as those of this pair."""
+        run = pair, 1.0, AS_PREDICTED, None
+        if self.demand.has_sessions and run not in self._seen.outcomes:
+            before = self._fleet_run(self.stream, pair, AS_PREDICTED)
+            self._seen.outcomes[run] = self._fleet_run(self._drawn_after(before), pair, AS_PREDICTED)
+        return self._run(*run)
 
     def sized(self, pair: Pair, load: float = 1.0, paces: Paces = AS_PREDICTED) -> FleetOutcome:
         """Return what the first requests see at a multiple of the peak, in units of `paces.decode` seconds."""
