@@ -15,6 +15,7 @@ from capplan.readers.plan_file import StatedGroup, StatedPlan
 from capplan.report.quantities import ARGUMENTS, MEMORY, NEXT_TO_A_PLAN, OF_SEVERAL_GROUPS, PLAN, quantity_of
 from capplan.report.screen_units import TITLES, screen_of, unit_of
 from docs.generators import plan_numbers
+from docs.generators.page_tables import table_in
 from tests.letters import symbols_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,9 +39,9 @@ NAMES = [
     for name in re.findall(r"`(\w+)`", row[0].split("|")[0])
 ]
 CONSTANTS = [
-    (row[0].strip("`| "), row[1].strip("`"))
-    for row in rows_of("evidence/constants.md")
-    if row[0].strip("`| ").startswith("capplan.")
+    (row["constant"], row["value"])
+    for row in table_in(ROOT / "docs" / "evidence" / "constants.csv")
+    if row["constant"].startswith("capplan.")
 ]
 SPELT = {"tokens": "token", "req/s": "1/s", "tokens/s": "token/s"}
 """Unit as the page writes it -> as results have it."""

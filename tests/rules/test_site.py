@@ -1,5 +1,6 @@
 """The pages as a site: every page is in its navigation, every link leads somewhere, and every formula is on the page of formulas."""
 
+import csv
 import posixpath
 import re
 from pathlib import Path
@@ -45,6 +46,20 @@ def test_the_index_of_the_evidence_names_every_page_of_it():
     assert sorted(["index.md", *re.findall(r"^\| \[[^]]+\]\(([^)/]+)\)", text, re.MULTILINE)]) == EVIDENCE
 
 
+TABLES = sorted((ROOT / "docs" / "evidence").glob("*.csv"))
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_a_file_of_the_evidence_is_linked_from_its_page_and_has_whole_rows(path):
+    pages = (ROOT / "docs" / "evidence").glob("*.md")
+    assert any(f"]({path.name})" in page.read_text(encoding="utf-8") for page in pages)
+    headings, *rows = csv.reader(path.read_text(encoding="utf-8").splitlines())
+    assert all(headings)
+    assert len(set(headings)) == len(headings)
+    assert rows
+    assert {len(row) for row in rows} == {len(headings)}
+
+
 def test_ten_pages_explain_each_on_two_screens():
     """A screen holds some 350 words with their tables; what a command prints does not count."""
     (explained,) = (part["How it works"] for part in NAV if "How it works" in part)
@@ -83,7 +98,9 @@ def test_links_to_the_repository_and_to_pages_of_the_site_alone_stay_on_the_site
 
 
 def test_the_documentation_stays_short():
-    """It had 159,000 words once, of which nobody read half; what only a maintainer needs is evidence."""
+    """It had 159,000 words once, of which nobody read half; what only a maintainer needs is evidence, and rows are files."""
+    evidence = [path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "evidence").glob("*.md")]
+    assert sum(len(text.split()) for text in evidence) <= 24_000
     words = {
         path.relative_to(ROOT / "docs").as_posix(): len(path.read_text(encoding="utf-8").split())
         for path in (ROOT / "docs").rglob("*.md")
