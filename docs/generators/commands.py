@@ -153,30 +153,30 @@ def _example(name: str) -> str:
 WHOLE = (
     "commands.md",
     *(f"commands/{name}.md" for name in COMMANDS),
-    "scenario.md",
-    "numbers.md",
     *(f"methodology/{room}.md" for room in methodology.ROOMS),
 )
-"""Pages of docs/ that are written whole."""
+"""Pages of docs/ that are written whole, besides those of `FOLDERS`."""
+FOLDERS = ("scenario", "numbers")
+"""Pages of docs/ whose folder has a page for each part; all are written whole."""
 
 
 def pages(root: Path) -> list[Path]:
     """Return the pages whose marked blocks are run: all but those that are written whole."""
-    return [
-        root / "README.md",
-        *(
-            page
-            for page in sorted((root / "docs").rglob("*.md"))
-            if page.relative_to(root / "docs").as_posix() not in WHOLE
-        ),
+    names = {
+        page: page.relative_to(root / "docs").as_posix() for page in sorted((root / "docs").rglob("*.md"))
+    }
+    whole = (*(f"{folder}.md" for folder in FOLDERS), *WHOLE)
+    own = [
+        page for page, name in names.items() if name not in whole and name.partition("/")[0] not in FOLDERS
     ]
+    return [root / "README.md", *own]
 
 
 def generated(root: Path) -> dict[Path, str]:
     """Return the text of each page that is written whole."""
     docs = root / "docs"
-    texts = {docs / name: text for name, text in documentation().items()}
-    texts |= {docs / "scenario.md": scenario_keys.page(), docs / "numbers.md": plan_numbers.page(root)}
+    named = documentation() | scenario_keys.pages() | plan_numbers.pages(root)
+    texts = {docs / name: text for name, text in named.items()}
     return texts | {
         docs / "methodology" / f"{room}.md": text for room, text in methodology.pages(root).items()
     }
@@ -198,6 +198,7 @@ def write(root: Path, only: Sequence[str] = ()) -> None:
     for page in wanted:
         text = whole.get(page) or with_output(with_quotes(before[page], accuracy), main, known)
         if text != before[page]:
+            page.parent.mkdir(exist_ok=True)
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"wrote {page.relative_to(root)}\n")
 

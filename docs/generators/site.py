@@ -32,6 +32,8 @@ SITE = "https://OWNER.github.io/capplan/"
 """Beginning of a link to a page that only the site has."""
 GENERATED = ("library-reference.md", "live-report.md")
 """Pages that only the site has."""
+INDEXES = ("scenario.md", "numbers.md")
+"""Pages of the menu below which the pages of their folders stand, in the order of their links."""
 COMMAND_INDEX = "commands.md"
 """Page of the menu below which the pages of the commands stand."""
 REPORT = ("report", "support-chat", "--offline", "--author", "Platform team", "--date", "2026-11-22", "-o")
@@ -129,6 +131,13 @@ def report_page() -> str:
         return page.read_text(encoding="utf-8")
 
 
+def pages_below(index: str) -> list[str]:
+    """Return the pages of the folder of an index, as it links them first."""
+    text = (ROOT / "docs" / index).read_text(encoding="utf-8")
+    folder = index.removesuffix(".md")
+    return list(dict.fromkeys(re.findall(rf"\]\(({folder}/[\w-]+\.md)\)", text)))
+
+
 def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
     """Put the page of each command below the index of commands."""
     sys.path.insert(0, str(ROOT))
@@ -136,15 +145,13 @@ def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
 
     def unfolded(entries: list[Any]) -> list[Any]:
         """Return a part of the menu."""
-        pages = [COMMAND_INDEX, *({f"capplan {name}": f"commands/{name}.md"} for name in COMMANDS)]
+        below = {index: [index, *pages_below(index)] for index in INDEXES}
+        below[COMMAND_INDEX] = [
+            COMMAND_INDEX,
+            *({f"capplan {name}": f"commands/{name}.md"} for name in COMMANDS),
+        ]
         return [
-            {
-                title: pages
-                if value == COMMAND_INDEX
-                else unfolded(value)
-                if isinstance(value, list)
-                else value
-            }
+            {title: unfolded(value) if isinstance(value, list) else below.get(value, value)}
             for entry in entries
             for title, value in entry.items()
         ]
