@@ -1,6 +1,6 @@
 """Write what the documentation shows of the program: `python -m docs.generators.commands [PAGE ...]` (`make docs`).
 
-docs/commands.md and docs/commands/ are written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
+docs/commands.md and docs/commands/ are written from the commands themselves, docs/scenario.md and docs/scenario/ from the records of a scenario; in the other pages the marked console blocks
 are run again. Tests check that both are current. It can be run any number of times.
 """
 
@@ -8,7 +8,8 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -81,22 +82,41 @@ _FOOT = """
 - **Pictures**: `--plot FILE.svg` (`.png`, `.pdf`) draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and `compare` show; it needs `capplan[plot]`.
 """
 
+_SEVERAL = """## Options of several commands
+"""
+OFTEN = 3
+"""Commands that have an option with one meaning, from which on the index tells it."""
+
 
 def documentation() -> dict[str, str]:
     """Return the pages of the commands by their paths below docs/: the index, and a page for each."""
-    rows = [
-        f"| [`{name}`](commands/{name}.md) | {says} | `{USES[name]}` |" for name, says in COMMANDS.items()
-    ]
-    index = "\n".join(["| command | what it does | for example |", "| --- | --- | --- |", *rows])
-    texts = {"commands.md": f"{_HEAD}\n{index}\n{_FOOT}"}
+    rows = [f"- [`{name}`](commands/{name}.md): {says} `{USES[name]}`" for name, says in COMMANDS.items()]
     program: Any = typer.main.get_command(app)
     with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
+        commands = {name: program.get_command(context, name) for name in COMMANDS}
+        shared = _shared(commands.values())
+        listed = "\n".join(shared.values())
+        texts = {"commands.md": "\n".join([_HEAD, *rows, _FOOT, _SEVERAL, listed, ""])}
         for name, summary in COMMANDS.items():
-            command = program.get_command(context, name)
             example = _example(name) or f"For example: `{USES[name]}`"
-            parts = [f"# capplan {name}", summary, _usage(name, command), example, *_tables(command)]
+            parts = [f"# capplan {name}", summary, _usage(name, commands[name]), example]
+            parts += _lists(commands[name], shared)
             texts[f"commands/{name}.md"] = "\n\n".join(part.strip() for part in parts if part) + "\n"
     return texts
+
+
+def _options(command: Any) -> list[Any]:
+    """Return the options of a command that its page tells, without those of all commands."""
+    own = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    return [p for p in own if (p.opts[0], p.help) not in _SHARED]
+
+
+def _shared(commands: Iterable[Any]) -> dict[str, str]:
+    """Return the options that at least so many commands have with one meaning, by their first name, and how they are told."""
+    told = Counter((p.opts[0], _row(p)) for command in commands for p in _options(command))
+    often = [key for key, count in told.items() if count >= OFTEN]
+    names = Counter(name for name, _ in often)
+    return {name: row for name, row in often if names[name] == 1}
 
 
 def _usage(name: str, command: Any) -> str:
@@ -118,15 +138,19 @@ _SHARED = frozenset(
 """Options, with their meaning, that the index of commands has."""
 
 
-def _tables(command: Any) -> Iterator[str]:
-    for kind, heading in (("argument", "argument"), ("option", "option")):
-        listed = [p for p in command.params if p.param_type_name == kind and not p.hidden]
-        rows = [_row(p) for p in listed if (p.opts[0], p.help) not in _SHARED]
-        if rows:
-            yield "\n".join([f"| {heading} | meaning |", "| --- | --- |", *rows])
-    shared = [f"`{p.opts[0]}`" for p in command.params if (p.opts[0], getattr(p, "help", "")) in _SHARED]
-    if shared:
-        yield f"Also {', '.join(shared)} ([all commands](../commands.md#options-of-all-commands))."
+def _lists(command: Any, shared: Mapping[str, str]) -> Iterator[str]:
+    """Yield arguments and options as a list, which wraps on a phone, and the names of those that the index of commands tells."""
+    arguments = [p for p in command.params if p.param_type_name == "argument" and not p.hidden]
+    own = [p for p in _options(command) if shared.get(p.opts[0]) != _row(p)]
+    for listed in (arguments, own):
+        if listed:
+            yield "\n".join(map(_row, listed))
+    alike = [", ".join(f"`{name}`" for name in p.opts) for p in _options(command) if p not in own]
+    of_all = [f"`{p.opts[0]}`" for p in command.params if (p.opts[0], getattr(p, "help", "")) in _SHARED]
+    if alike:
+        yield f"[As other commands](../commands.md#options-of-several-commands): {', '.join(alike)}."
+    if of_all:
+        yield f"[As all commands](../commands.md#options-of-all-commands): {', '.join(of_all)}."
 
 
 def _row(parameter: Any) -> str:
@@ -136,7 +160,7 @@ def _row(parameter: Any) -> str:
     default = parameter.default
     stated = f"Default: `{default}`."
     shown = "Required." if parameter.required else "" if default in (None, False, ()) else stated
-    return f"| {names}{metavar} | {parameter.help} {shown}".rstrip() + " |"
+    return f"- {names}{metavar}: {parameter.help} {shown}".rstrip()
 
 
 def _example(name: str) -> str:
@@ -153,11 +177,12 @@ def _example(name: str) -> str:
 WHOLE = (
     "commands.md",
     *(f"commands/{name}.md" for name in COMMANDS),
-    *(f"methodology/{room}.md" for room in methodology.ROOMS),
+    "scenario.md",
+    "numbers.md",
 )
 """Pages of docs/ that are written whole, besides those of `FOLDERS`."""
-FOLDERS = ("scenario", "numbers")
-"""Pages of docs/ whose folder has a page for each part; all are written whole."""
+FOLDERS = ("scenario", "numbers", "methodology")
+"""Folders of docs/ whose pages are all written whole."""
 
 
 def pages(root: Path) -> list[Path]:
@@ -165,9 +190,8 @@ def pages(root: Path) -> list[Path]:
     names = {
         page: page.relative_to(root / "docs").as_posix() for page in sorted((root / "docs").rglob("*.md"))
     }
-    whole = (*(f"{folder}.md" for folder in FOLDERS), *WHOLE)
     own = [
-        page for page, name in names.items() if name not in whole and name.partition("/")[0] not in FOLDERS
+        page for page, name in names.items() if name not in WHOLE and name.partition("/")[0] not in FOLDERS
     ]
     return [root / "README.md", *own]
 
@@ -178,7 +202,7 @@ def generated(root: Path) -> dict[Path, str]:
     named = documentation() | scenario_keys.pages() | plan_numbers.pages(root)
     texts = {docs / name: text for name, text in named.items()}
     return texts | {
-        docs / "methodology" / f"{room}.md": text for room, text in methodology.pages(root).items()
+        docs / "methodology" / f"{page}.md": text for page, text in methodology.pages(root).items()
     }
 
 

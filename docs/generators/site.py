@@ -32,7 +32,7 @@ SITE = "https://OWNER.github.io/capplan/"
 """Beginning of a link to a page that only the site has."""
 GENERATED = ("library-reference.md", "live-report.md")
 """Pages that only the site has."""
-INDEXES = ("scenario.md", "numbers.md")
+INDEXES = ("scenario.md", "numbers.md", "methodology/operators.md", "methodology/money.md")
 """Pages of the menu below which the pages of their folders stand, in the order of their links."""
 COMMAND_INDEX = "commands.md"
 """Page of the menu below which the pages of the commands stand."""
@@ -134,8 +134,9 @@ def report_page() -> str:
 def pages_below(index: str) -> list[str]:
     """Return the pages of the folder of an index, as it links them first."""
     text = (ROOT / "docs" / index).read_text(encoding="utf-8")
-    folder = index.removesuffix(".md")
-    return list(dict.fromkeys(re.findall(rf"\]\(({folder}/[\w-]+\.md)\)", text)))
+    above, _, page = index.rpartition("/")
+    found = re.findall(rf"\]\(({page.removesuffix('.md')}/[\w-]+\.md)\)", text)
+    return [posixpath.join(above, name) for name in dict.fromkeys(found)]
 
 
 def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
