@@ -16,7 +16,7 @@ Find the `model_type` of your config.json on this page: capplan reads the types 
 
 {counts}
 
-```text
+```console
 {read}
 ```
 

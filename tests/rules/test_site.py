@@ -11,7 +11,17 @@ import pytest
 from capplan.readers.yaml_file import parse_yaml
 from docs.generators.library_page import page as library_page
 from docs.generators.methodology import ROOMS, formulas, pages, stated
-from docs.generators.site import GENERATED, LINK, OUTSIDE, REPOSITORY, SITE, on_config, site_page, site_text
+from docs.generators.site import (
+    GENERATED,
+    LINK,
+    OUTSIDE,
+    REPOSITORY,
+    SITE,
+    changelog_pages,
+    on_config,
+    site_page,
+    site_text,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = [
@@ -37,7 +47,8 @@ NAV = parse_yaml((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), "mkdocs.yml"
 def test_every_page_is_in_the_navigation_once_but_those_of_the_evidence():
     """The page of each command stands below the index of commands."""
     menu = [*navigation(on_config(SimpleNamespace(nav=NAV)).nav)]
-    pages = {*map(site_page, SOURCES), *GENERATED} - {f"evidence/{name}" for name in EVIDENCE}
+    changes = changelog_pages((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    pages = {*map(site_page, SOURCES), *GENERATED, *changes} - {f"evidence/{name}" for name in EVIDENCE}
     assert sorted(menu) == sorted([*pages, "evidence/index.md"])
 
 
