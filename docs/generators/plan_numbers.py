@@ -31,7 +31,7 @@ Each number of a plan in JSON, CSV and plan files, by its path. `capplan explain
 """
 BELOW = """
 `*` stands for any key, and `[]` for any position. A symbol of a formula is another number of the same row, or one of the [arguments](numbers/arguments.md).
-A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the [nomenclature](nomenclature.md).
+A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the [glossary](glossary.md#names).
 """
 ARGUMENT_HEAD = """# Arguments of numbers
 

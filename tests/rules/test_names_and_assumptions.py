@@ -26,17 +26,11 @@ SOURCES = [
 ]
 
 
-def rows_of(page):
-    """Yield the cells of every table row of a page of docs/ whose first cell holds code."""
-    for line in (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines():
-        if line.startswith("| `"):
-            yield [cell.strip() for cell in line.strip("|").split(" | ")]
-
-
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 NAMES = [
-    (name, row[1])
-    for row in rows_of("nomenclature.md")
-    for name in re.findall(r"`(\w+)`", row[0].split("|")[0])
+    (name, unit or "-")
+    for names, unit in re.findall(r"^- (`[^:\[]+`)(?: \[(.*?)\])?: ", GLOSSARY, re.MULTILINE)
+    for name in re.findall(r"`(\w+)`", names)
 ]
 CONSTANTS = [
     (row["constant"], row["value"])
