@@ -2,7 +2,7 @@
 
     python -m benchmarks.plans_of_mixtures [--model NAME] [--hardware NAME]
 
-The table of docs/evidence/frontier-mixtures.md. One row is a pool of the recommended plan.
+Writes docs/evidence/frontier-mixtures.csv, where one row is a pool of the recommended plan, and the page next to it; with a name, prints the rows of that model or GPU.
 """
 
 import argparse
@@ -10,9 +10,11 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from docs.generators.page_tables import Table, table_in
 
 MODELS = (
     "deepseek-ai/DeepSeek-R1",
@@ -31,6 +33,13 @@ model: {model}
   - {{name: chat, request_rate: 60 req/s, input_tokens: {{mean: 1500, p95: 3000}}, output_tokens: 300}}
 slo: {{ttft_p95: 2 s, tpot_p95: 50 ms}}
 fleet: {{hardware: [{device}]}}
+"""
+FILE = Path(__file__).resolve().parents[1] / "docs" / "evidence" / "frontier-mixtures.csv"
+HEAD = ("model", "GPU", "pool", "as predicted", "with headroom", "confident", "spare", "GPUs", "$/month", "$/Mtok out", "chance")  # fmt: skip
+TEXT = """# Frontier mixtures on five GPUs
+
+60 requests/s of 1,500 tokens in (95% below 3,000) and 300 out, TTFT p95 below 2 s, TPOT p95 below 50 ms, on-demand prices, by `python -m benchmarks.plans_of_mixtures` (2026-11-30).
+[Each pool on each GPU](frontier-mixtures.csv), with its replicas as predicted, with headroom and at the confidence. The cheapest GPU of each model:
 """
 STEPS = ("n", "h", "c", "s")
 """Symbols of `explain`: replicas as predicted, with headroom, at the stated confidence, and spares."""
@@ -88,8 +97,8 @@ def rows_of(model: str, device: str, folder: Path) -> Iterator[tuple[str, ...]]:
             f"{chosen['slo_met_probability']:.0%}",
         )
         yield (
-            name if not place else "",
-            device if not place else "",
+            name,
+            device,
             f"{group['role']} {group['replicas']} x {group['gpus_per_replica']} ({layout(group)})",
             *(step.get(symbol, "") for symbol in STEPS),
             *(whole if not place else ("",) * 4),
@@ -97,21 +106,42 @@ def rows_of(model: str, device: str, folder: Path) -> Iterator[tuple[str, ...]]:
     plan.unlink()
 
 
+def page(rows: Sequence[Mapping[str, str]]) -> str:
+    """Return the page: the GPU with the cheapest plan of each model.
+
+    Parameters
+    ----------
+    rows : of the file, by heading
+    """
+    lines = []
+    for model in dict.fromkeys(row["model"] for row in rows):
+        plans = [row for row in rows if row["model"] == model and row["$/month"]]
+        best = min(plans, key=lambda row: float(row["$/month"]))
+        pools = [row["pool"] for row in rows if (row["model"], row["GPU"]) == (model, best["GPU"])]
+        month = f"{float(best['$/month']):,.0f}"
+        lines.append([model, best["GPU"], "; ".join(pools), best["GPUs"], month, best["$/Mtok out"]])
+    return f"{TEXT}\n{Table(['model', 'GPU', 'pools', 'GPUs', '$/month', '$/Mtok out'], lines)}\n"
+
+
 def main() -> None:
-    """Print the table as Markdown."""
+    """Write the file and the page, or print some rows."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", action="append")
     parser.add_argument("--hardware", action="append")
     options = parser.parse_args()
-    print(
-        "| model | GPU | pool | as predicted | with headroom | confident | spare | GPUs | $/month | $/Mtok out | chance |"
-    )
-    print("| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     with tempfile.TemporaryDirectory() as folder:
-        for model in options.model or MODELS:
-            for device in options.hardware or DEVICES:
-                for row in rows_of(model, device, Path(folder)):
-                    print("|", " | ".join(row), "|", flush=True)
+        rows = [
+            row
+            for model in options.model or MODELS
+            for device in options.hardware or DEVICES
+            for row in rows_of(model, device, Path(folder))
+        ]
+    table = Table(HEAD, rows)
+    if options.model or options.hardware:
+        print(table)
+        return
+    FILE.write_text(table.csv(), encoding="utf-8")
+    FILE.with_suffix(".md").write_text(page(table_in(FILE)), encoding="utf-8")
 
 
 if __name__ == "__main__":

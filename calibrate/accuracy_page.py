@@ -16,12 +16,12 @@ from calibrate.accuracy_tables import (
     group_table,
     judged_table,
     kernel_judgements,
-    markdown,
     memory_judgements,
     one_sided_table,
     percent,
     preferred,
     refusal_table,
+    ruled_table,
     ruler_table,
     serving_judgements,
     worst_table,
@@ -56,7 +56,7 @@ from calibrate.left_out_scores import (
     left_out_scores,
     ruled_scores,
 )
-from calibrate.open_loop_causes import evidence_list, known_causes
+from calibrate.open_loop_causes import cause_table, known_causes
 from calibrate.open_loops import (
     beyond_table,
     causes_told,
@@ -72,7 +72,7 @@ from calibrate.slices import slices_section
 from calibrate.targets import COVERAGE, KERNELS, MEMORY, MORE_KERNELS, SERVING
 from capplan.accuracy.bounded import LEAST_GROUPS, LEVELS, Intervals
 from capplan.accuracy.memory import disagreeing_starts
-from capplan.accuracy.score import DecisionScore, Prediction, scored
+from capplan.accuracy.score import PLANNED_CONFIDENCE, DecisionScore, Prediction, scored
 from capplan.engine.lookup import host_times
 from capplan.errors import CapplanError
 from capplan.questions.validation import Validation, validation
@@ -88,12 +88,16 @@ from capplan.report.charts.of_answers import Line, Lines
 from capplan.report.charts.svg import svg_file
 from capplan.report.show import row_progress, write_whole
 from docs.generators.accuracy_quotes import with_quotes
+from docs.generators.page_tables import Page, Table
 
 Ruled: TypeAlias = Mapping[tuple[str, str, str, str], LeftOut]
 """Scores by what was left out, grouping, group and column."""
 MEMORY_NUMBERS = 20
 """Fitted numbers of memory, as docs/memory.md lists them."""
 GROUPINGS = ("load", "source", "device", "class", "engine")
+SHORT = 8
+"""Lines of a table on a page whose others are in its file."""
+WORST_REGIMES = 5
 
 
 def kernel_section(folder: Path) -> str:
@@ -106,7 +110,7 @@ def kernel_section(folder: Path) -> str:
         found = _validation(folder / name, "kernel")
         parts += [
             f"{title}:\n\n",
-            judged_table(kernel_judgements(found.scored, targets), left_out=False),
+            str(judged_table(kernel_judgements(found.scored, targets), left_out=False)),
             "\n\n",
         ]
     parts.append("Scores with whole shapes held out of the fit, by kernel: [kernel times](kernels.md).\n")
@@ -119,9 +123,9 @@ def memory_section(folder: Path) -> str:
     judged, wrong = disagreeing_starts(found.scored)
     names = f": {', '.join(wrong)}" if wrong else ""
     return (
-        judged_table(memory_judgements(found.scored, MEMORY), left_out=False)
-        + f"\n\nFits or not: {judged} logged starts of confidence A or B were judged, {len(wrong)} of them wrongly{names}. "
-        + "With whole models left out: [memory](../memory.md).\n"
+        f"{judged_table(memory_judgements(found.scored, MEMORY), left_out=False)}"
+        f"\n\nFits or not: {judged} logged starts of confidence A or B were judged, {len(wrong)} of them wrongly{names}. "
+        "With whole models left out: [memory](../memory.md).\n"
     )
 
 
@@ -136,7 +140,7 @@ def coverage_text(found: Validation) -> str:
     )
 
 
-def claimed_table() -> str:
+def claimed_table() -> Table:
     """Return what intervals of all other units hold of what was left out, at each claimed level, over all statistics."""
     rows = []
     for ruler in UNITS:
@@ -148,24 +152,30 @@ def claimed_table() -> str:
         total = max(sum(entry.values for entry in own), 1)
         held = [sum(entry.values * entry.held[level] for entry in own) / total for level in LEVELS]
         rows.append([ruler, f"{total:,}", *map(percent, held)])
-    return markdown(["left out", "values", *(f"claimed {percent(level)}" for level in LEVELS)], rows)
+    return Table(["left out", "values", *(f"claimed {percent(level)}" for level in LEVELS)], rows)
 
 
-def intervals_section() -> str:
-    """Return what intervals hold of what was left out: over all values, by class and engine generation, and by regime."""
+def intervals_section() -> Page:
+    """Return what intervals hold of what was left out: over all values, by class and engine generation, and where they hold least; a file has each regime."""
     coverage = left_out_coverage()
-    return "\n\n".join(
-        (
-            claimed_table(),
-            CLASS_COVERAGE_TEXT + "\n" + class_coverage_table(coverage),
-            parting_table(coverage),
-            "All regimes:",
-            interval_table(shipped_intervals()),
-        )
+    count, parting = parting_table(coverage)
+    parts = (
+        claimed_table(),
+        f"{CLASS_COVERAGE_TEXT}\n{class_coverage_table(coverage)}",
+        f"{count} [Each regime](intervals.csv), with its interval. The worst, of those with five models or more and of the others:",
+        _worst_regimes(parting),
     )
+    return Page("\n\n".join(map(str, parts)) + "\n", {"intervals": interval_table(shipped_intervals())})
 
 
-def interval_table(intervals: Intervals) -> str:
+def _worst_regimes(parting: Table) -> Table:
+    """Return the first regimes of many models, and the first of few."""
+    many = [row for row in parting.rows if int(row[1]) >= LEAST_GROUPS]
+    few = [row for row in parting.rows if int(row[1]) < LEAST_GROUPS]
+    return Table(parting.headings, [*many[:WORST_REGIMES], *few[:WORST_REGIMES]])
+
+
+def interval_table(intervals: Intervals) -> Table:
     """Return the distribution of measured over predicted by regime, and what it holds of models, sources and generations left out."""
     unseen = left_out_coverage()
     rows = []
@@ -177,21 +187,30 @@ def interval_table(intervals: Intervals) -> str:
             or regime.endswith(("/measured", "/assumed"))
         ):
             continue
-        few = "" if not entry.few else " (few models)" if entry.groups < LEAST_GROUPS else " (one source)"
-        ends = [f"{low:.2f} to {high:.2f}" for low, high in map(entry.at, (0.8, 0.95))]
+        few = "" if not entry.few else "few models" if entry.groups < LEAST_GROUPS else "one source"
+        ends = [f"{end:.2f}" for level in (0.8, 0.95) for end in entry.at(level)]
         held = [
-            percent(unseen[ruler, regime].held[0.8]) if (ruler, regime) in unseen else "" for ruler in UNITS
+            percent(unseen[ruler, regime].held[level]) if (ruler, regime) in unseen else ""
+            for ruler in UNITS
+            for level in LEVELS
         ]
         rows.append(
-            [regime, f"{entry.n:,}", f"{entry.groups}{few}", f"{entry.median_ratio:.2f}", *ends, *held]
+            [regime, f"{entry.n:,}", str(entry.groups), few, f"{entry.median_ratio:.2f}", *ends, *held]
         )
-    if not rows:
-        return "No fit has left any yet."
-    head = ["regime", "values", "models", "measured / predicted", "80 %", "95 %"]
-    return markdown([*head, *(f"inside 80 %, {ruler} left out" for ruler in UNITS)], rows)
+    sides = [f"{level} interval, {side}" for level in ("80 %", "95 %") for side in ("low", "high")]
+    head = [
+        "regime",
+        "values",
+        "models",
+        "as wide as the next wider regime for",
+        "measured / predicted",
+        *sides,
+    ]
+    inside = [f"inside {percent(level)}, {ruler} left out" for ruler in UNITS for level in LEVELS]
+    return Table([*head, *inside], rows)
 
 
-def separated_table(predictions: Sequence[Prediction]) -> str:
+def separated_table(predictions: Sequence[Prediction]) -> Table:
     """Return the error that remains once predictions are corrected to the measured step times.
 
     A prediction of throughput or TTFT is scaled by measured over predicted TPOT of the same row: what remains
@@ -225,7 +244,7 @@ def separated_table(predictions: Sequence[Prediction]) -> str:
                     *(percent(sorted(v)[len(v) // 2]) for v in (before, steps, after)),
                 ]
             )
-    return markdown(
+    return Table(
         ["quantity", "load", "values", "its error", "error of TPOT", "left with measured TPOT"], rows
     )
 
@@ -243,8 +262,8 @@ CHOSEN_BY = ("model", "source")
 PREDICTED_TIME = "predicted time"
 
 
-def choices_section(found: Validation, left_out: Mapping[str, Sequence[DecisionScore]]) -> str:
-    """Return the section of choices by prediction: scores by what was left out and required confidence, and the picture."""
+def choices_section(found: Validation, left_out: Mapping[str, Sequence[DecisionScore]]) -> Page:
+    """Return the section of choices by prediction: scores by what was left out, and the picture; the file has every required confidence."""
     names = ["in sample", *(f"{ruler} left out" for ruler in left_out)]
     rows = []
     for name, scores in zip(names, (decision_scores(found.runs), *left_out.values()), strict=True):
@@ -263,8 +282,10 @@ def choices_section(found: Validation, left_out: Mapping[str, Sequence[DecisionS
         ]
     titles = ["predictions", "required confidence", "questions with a pick", "without a pick", "pick above the limit", "above it by over 10 %"]  # fmt: skip
     regrets = [f"regret, {key}" for key in ("median", "mean", "p90")]
-    table = markdown([*titles, *regrets, "on the GPU of the best run"], rows)
-    return f"{CHOICES}\n{table}\n\n{CHOICES_PICTURE_TEXT}"
+    table = Table([*titles, *regrets, "on the GPU of the best run"], rows)
+    shown = [row for row in rows if row[1] in (percent(PLANNED_CONFIDENCE), PREDICTED_TIME)]
+    text = f"{CHOICES}\n{Table(table.headings, shown)}\n\n[At each required confidence](choices.csv).\n\n{CHOICES_PICTURE_TEXT}"
+    return Page(text, {"choices": table})
 
 
 def choices_chart(left_out: Mapping[str, Sequence[DecisionScore]]) -> Lines:
@@ -286,24 +307,26 @@ def choices_chart(left_out: Mapping[str, Sequence[DecisionScore]]) -> Lines:
     )
 
 
-def open_loops_section() -> str:
-    """Return the scores of open loops with their source left out, and what is known of rows that are predicted wrongly."""
+def open_loops_section() -> Page:
+    """Return the scores of open loops with their source left out, and the causes of rows that are predicted wrongly; the files have the rows and the evidence."""
     values, known = open_loops(), known_causes()
-    return "\n\n".join(
-        (
-            OPEN_LOOPS_TEXT + "\n" + target_table(values),
-            "By set of runs:",
-            set_table(values, known),
-            "Saturation predicted wrongly:",
-            wrong_table(values, known.saturation),
-            "Causes of what misses a target within capacity, with their evidence (`calibrate/open_loop_causes.yaml`):",
-            evidence_list(causes_told(values, known)),
-            "Columns that no model of an engine can follow; they stay in every score that has them:",
-            "\n".join(f"- {text}" for text in known.unfollowed),
-            "Rows within capacity that miss a target, predicted over measured, the misses in bold:",
-            beyond_table(values, known),
-        )
+    causes, by_set, rows = (
+        cause_table(causes_told(values, known)),
+        set_table(values, known),
+        beyond_table(values, known),
     )
+    parts = (
+        f"{OPEN_LOOPS_TEXT}\n{target_table(values)}",
+        f"[By set of runs](open-loops-by-set.csv). {len(rows.rows)} rows within capacity miss a target ([each with its cause](open-loops.csv)). "
+        "The causes ([with their evidence](open-loops-causes.csv)):",
+        Table(causes.headings[:3], [row[:3] for row in causes.rows]),
+        "Saturation predicted wrongly:",
+        wrong_table(values, known.saturation),
+        "Columns that no model of an engine can follow; they stay in every score that has them:",
+        "\n".join(f"- {text}" for text in known.unfollowed),
+    )
+    files = {"open-loops": rows, "open-loops-by-set": by_set, "open-loops-causes": causes}
+    return Page("\n\n".join(map(str, parts)) + "\n", files)
 
 
 def fitted_section() -> str:
@@ -324,7 +347,7 @@ def fitted_section() -> str:
         ["host", str(count_fitted(host_times())), f"an engine and a range of versions ({eras} of them)"],
         ["memory", str(MEMORY_NUMBERS), "an engine and a range of versions"],
     ]
-    return markdown(["part", "numbers", "each belongs to"], rows) + "\n\n" + FITTED_NUMBERS
+    return f"{Table(['part', 'numbers', 'each belongs to'], rows)}\n\n{FITTED_NUMBERS}"
 
 
 def _told(prediction: Prediction) -> str | None:
@@ -348,33 +371,43 @@ def _validation(path: Path, kind: str) -> Validation:
         return validation([path], kind=kind, intervals=shipped_intervals(), progress=progress)
 
 
-def _by_group(own: Sequence[Prediction], ruled: Ruled) -> str:
-    """Return the errors of served runs by what they are of, and which of them carry the misses."""
+def _by_group(own: Sequence[Prediction], ruled: Ruled) -> Page:
+    """Return the errors of served runs by load and class, and which of them carry the misses; the files have every group and more of the rows."""
     left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
-    parts = [f"## By {grouping}\n\n{group_table(own, grouping, left_out)}\n" for grouping in GROUPINGS]
-    parts += [
+    carried = carried_table(serving_judgements(own, SERVING, ruled), own, _told)
+    worst = worst_table([p for p in own if not p.metric.endswith("p99")], _told)
+    most = {row[0]: row for row in reversed(carried.rows)}
+    refused = refusal_table(own)
+    parts = [
+        "[By load, source, device, class and engine](serving-by-group.csv). By load and class:\n",
+        f"{group_table(own, ('load', 'class'), left_out)}\n",
         "## Steps or queues\n\n"
-        "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n\n"
-        + separated_table(own)
-        + "\n",
+        "How much of an error is the length of the steps, and how much is what the scheduler makes of them:\n",
+        f"{separated_table(own)}\n",
         "## What carries the misses\n\n"
-        "For each target of serving that was missed: the groups with most of the weight that is off by over 20 %, in sample; `ratio` is predicted over\n"
-        "measured.\n\n" + carried_table(serving_judgements(own, SERVING, ruled), own, _told) + "\n",
+        "For each target of serving that was missed: the group with most of the weight that is off by over 20 %, in sample ([the first eight](serving-misses.csv));\n"
+        "`ratio` is predicted over measured.\n",
+        f"{Table(carried.headings, list(reversed(most.values())))}\n",
         "## Furthest off\n\n"
-        "Means and medians, one value for each source, device, engine and load; `ratio` is predicted over measured.\n\n"
-        + worst_table([p for p in own if not p.metric.endswith("p99")], _told)
-        + "\n",
-        f"## Refused\n\n{refusal_table(own)}\n",
+        f"Means and medians, one value for each source, device, engine and load ([the first {len(worst.rows)}](serving-furthest-off.csv)):\n",
+        f"{worst.first(SHORT)}\n",
+        f"## Refused\n\n{refused if refused.rows else 'capplan predicts every core row.'}\n",
         f"## What would settle it\n\n{SETTLE}",
     ]
-    return "\n".join(parts)
+    files = {"serving-by-group": group_table(own, GROUPINGS, left_out), "serving-misses": carried}
+    return Page("\n".join(parts), files | {"serving-furthest-off": worst})
 
 
-def _never_fitted(ruled: Ruled) -> str:
-    """Return the errors on results that no fit has seen."""
-    parts = [RULERS_TEXT, *(f"{ruler_table(ruled, grouping)}\n" for grouping in ("load", "class", "engine"))]
-    parts += [CLASS_GENERATION_TEXT, f"{class_generation_table(ruled)}\n"]
-    return "\n".join([*parts, ONE_SIDED_TEXT, one_sided_table(ruled) + "\n"])
+def _never_fitted(ruled: Ruled) -> Page:
+    """Return the errors on results that no fit has seen, by class and generation; the file has every score."""
+    count, one_sided = one_sided_table(ruled)
+    parts = [
+        RULERS_TEXT,
+        f"{ruler_table(ruled, 'class')}\n",
+        f"{CLASS_GENERATION_TEXT}\n{class_generation_table(ruled)}\n",
+        f"{ONE_SIDED_TEXT}\n{count} The furthest:\n\n{one_sided.first(SHORT)}",
+    ]
+    return Page("\n".join(parts) + "\n", {"never-fitted": ruled_table(ruled)})
 
 
 def _kernels_and_memory(folder: Path, own: Sequence[Prediction]) -> str:
@@ -383,8 +416,8 @@ def _kernels_and_memory(folder: Path, own: Sequence[Prediction]) -> str:
         [
             f"## Kernels\n\n{kernel_section(folder)}",
             f"## Devices that nobody timed\n\n{NOBODY_TIMED}",
-            stand_in_table(list(stand_ins(sampled(folder)))) + "\n\n" + SERVED_UNTIMED,
-            served_table(own) + "\n",
+            f"{stand_in_table(list(stand_ins(sampled(folder))))}\n\n{SERVED_UNTIMED}",
+            f"{served_table(own)}\n",
             f"## Memory\n\n{memory_section(folder)}",
             f"## MIG slices and embeddings\n\n{slices_section(folder)}",
         ]
@@ -427,19 +460,21 @@ def pages(folder: Path) -> tuple[dict[str, str], dict[str, Lines]]:
     ruled = ruled_scores()
     serving = _validation(folder / "serving_measured.csv.gz", "serving")
     own, choices = serving.scored, left_out_choices()
+    published = published_section(folder / "moe_published.csv")
     evidence = {
-        "published-deployments": PUBLISHED_TEXT + "\n" + published_section(folder / "moe_published.csv"),
-        "kernels-and-memory": _kernels_and_memory(folder, own),
-        "method": f"{METHOD}\n## Count of fitted numbers\n\n{fitted_section()}",
+        "published-deployments": Page(f"{PUBLISHED_TEXT}\n{published.text}\n", published.files),
+        "kernels-and-memory": Page(_kernels_and_memory(folder, own)),
+        "method": Page(f"{METHOD}\n## Count of fitted numbers\n\n{fitted_section()}"),
         "never-fitted": _never_fitted(ruled),
-        "open-loops": open_loops_section() + "\n",
+        "open-loops": open_loops_section(),
         "choices": choices_section(serving, choices),
         "serving-by-group": _by_group(own, ruled),
-        "intervals": intervals_section() + "\n",
-        "chance-to-meet-the-slo": CERTAINTY + "\n" + certainty_section(),
+        "intervals": intervals_section(),
+        "chance-to-meet-the-slo": Page(f"{CERTAINTY}\n{certainty_section()}"),
     }
     texts = {
-        f"evidence/{name}.md": f"# {TITLES[name]}\n\n{WRITTEN}\n{text}" for name, text in evidence.items()
+        f"evidence/{name}.md": f"# {TITLES[name]}\n\n{WRITTEN}\n{page.text}"
+        for name, page in evidence.items()
     }
     board = judged_table(serving_judgements(own, SERVING, ruled), left_out=True)
     page = PAGE.format(
@@ -449,6 +484,8 @@ def pages(folder: Path) -> tuple[dict[str, str], dict[str, Lines]]:
         claimed=claimed_table(),
     )
     texts["accuracy.md"] = with_quotes(page, "\n".join([page, *texts.values()]))
+    for page_of in evidence.values():
+        texts |= {f"evidence/{name}.csv": table.csv() for name, table in page_of.files.items()}
     return texts, {SERVED_PICTURE: served_chart(own), CHOICES_PICTURE: choices_chart(choices)}
 
 

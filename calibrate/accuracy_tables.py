@@ -1,6 +1,6 @@
 """Tables of docs/evidence/: predictions against targets, by group, and the values with the largest errors."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -8,6 +8,7 @@ from calibrate.host_rows import STRANGER
 from calibrate.left_out_scores import LeftOut
 from calibrate.targets import AccuracyTarget
 from capplan.accuracy.score import Prediction, Score, scored
+from docs.generators.page_tables import Table
 
 SHOWN = {
     "TTFT": ("ttft_ms_mean", "ttft_ms_p50"),
@@ -20,7 +21,7 @@ LEAST_GROUP = 5
 WORST = 25
 CARRIERS = ("source", "device", "engine", "class")
 CARRYING = 8
-"""Groups that are named for each missed target."""
+"""Groups that the file names for each missed target."""
 OFF = 0.2
 """Error of a value that is off."""
 
@@ -57,12 +58,6 @@ def percent(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{100 * value:.1f} %" if abs(value) < 0.0995 else f"{100 * value:.0f} %"
-
-
-def markdown(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
 
 
 def preferred(predictions: Sequence[Prediction], columns: Sequence[str]) -> list[Prediction]:
@@ -122,7 +117,7 @@ def _left_out_of(
     return max(found, key=lambda entry: entry.values, default=None)
 
 
-def judged_table(judged: Sequence[Judged], *, left_out: bool) -> str:
+def judged_table(judged: Sequence[Judged], *, left_out: bool) -> Table:
     """Return the targets with their scores."""
     names = {
         "median_ape": "median error",
@@ -146,34 +141,35 @@ def judged_table(judged: Sequence[Judged], *, left_out: bool) -> str:
         ]
         row += [percent(entry.left_out)] if left_out else []
         rows.append([*row, "yes" if entry.met else "**no**"])
-    return markdown(headings, rows)
+    return Table(headings, rows)
 
 
 def group_table(
-    predictions: Sequence[Prediction], grouping: str, left_out: Mapping[tuple[str, str, str], LeftOut]
-) -> str:
+    predictions: Sequence[Prediction],
+    groupings: Sequence[str],
+    left_out: Mapping[tuple[str, str, str], LeftOut],
+) -> Table:
     """Return errors of TTFT, TPOT and throughput by group: median in sample, left out, and within 20 %."""
-    groups = sorted({(p.groups or {}).get(grouping, "") for p in predictions} - {""})
     rows = []
-    for group in groups:
-        cells = [group]
-        counts = []
-        for columns in SHOWN.values():
-            own = preferred([p for p in predictions if (p.groups or {}).get(grouping) == group], columns)
-            score = scored(own)
-            beside = _left_out_of(grouping, group, columns, left_out)
-            counts.append(score.n)
-            enough = score.n >= LEAST_GROUP
-            cells.append(f"{score.n:,}" if score.n else "")
-            cells.append(percent(score.median_ape) if enough else "")
-            cells.append(percent(beside.left_out_median_error) if beside and enough else "")
-            cells.append(percent(score.within_20) if enough else "")
-        if max(counts) >= LEAST_GROUP:
-            rows.append(cells)
-    headings = [grouping]
+    for grouping in groupings:
+        for group in sorted({(p.groups or {}).get(grouping, "") for p in predictions} - {""}):
+            cells, counts = [grouping, group], []
+            for columns in SHOWN.values():
+                own = preferred([p for p in predictions if (p.groups or {}).get(grouping) == group], columns)
+                score = scored(own)
+                beside = _left_out_of(grouping, group, columns, left_out)
+                counts.append(score.n)
+                enough = score.n >= LEAST_GROUP
+                cells.append(f"{score.n:,}" if score.n else "")
+                cells.append(percent(score.median_ape) if enough else "")
+                cells.append(percent(beside.left_out_median_error) if beside and enough else "")
+                cells.append(percent(score.within_20) if enough else "")
+            if max(counts) >= LEAST_GROUP:
+                rows.append(cells)
+    headings = ["by", "group"]
     for name in SHOWN:
-        headings += [f"{name}: values", "median", "left out", "within 20 %"]
-    return markdown(headings, rows)
+        headings += [f"{name}: values", f"{name}: median error", f"{name}: left out", f"{name}: within 20 %"]
+    return Table(headings, rows)
 
 
 RULED_COLUMNS = {
@@ -185,7 +181,7 @@ RULED_COLUMNS = {
 """Quantity of the table of rulers -> columns."""
 
 
-def ruler_table(ruled: Mapping[tuple[str, str, str, str], LeftOut], grouping: str) -> str:
+def ruler_table(ruled: Mapping[tuple[str, str, str, str], LeftOut], grouping: str) -> Table:
     """Return the errors by load, class or engine with a group, a whole model, device or source left out of the fit."""
     rulers = list(dict.fromkeys(key[0] for key in ruled))
     rows = []
@@ -205,7 +201,29 @@ def ruler_table(ruled: Mapping[tuple[str, str, str, str], LeftOut], grouping: st
                 )
             if count:
                 rows.append([group, title, f"{count:,}", *cells])
-    return markdown([grouping, "what", "values", *(f"{ruler} left out" for ruler in rulers)], rows)
+    return Table([grouping, "what", "values", *(f"{ruler} left out" for ruler in rulers)], rows)
+
+
+def ruled_table(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> Table:
+    """Return every score with something left out of the fit, of cells with enough values."""
+    rows = [
+        [
+            left_out,
+            grouping,
+            group,
+            column,
+            f"{found.values:,}",
+            str(found.models or ""),
+            *(
+                "" if value is None else percent(value)
+                for value in (found.left_out_median_error, found.left_out_within_20, found.left_out_bias)
+            ),
+        ]
+        for (left_out, grouping, group, column), found in ruled.items()
+        if found.values >= LEAST_RULED
+    ]
+    errors = ["median error", "within 20 %", "median of predicted over measured, less one"]
+    return Table(["left out of the fit", "by", "group", "column", "values", "models", *errors], rows)
 
 
 LEAST_RULED = 15
@@ -216,8 +234,8 @@ ONE_SIDED = 0.1
 """Typical error with its sign from which predictions of a cell count as one-sided."""
 
 
-def one_sided_table(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> str:
-    """Return the cells (engine, class, device) whose models, left out of the fit, are predicted to one side."""
+def one_sided_table(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> tuple[str, Table]:
+    """Return how many cells (engine, class, device) are predicted to one side with their models left out of the fit, and which, the furthest first."""
     cells, rows = 0, []
     for group in sorted({key[2] for key in ruled if key[:2] == ("model", "cell")}):
         own = {key[1:]: found for key, found in ruled.items() if key[0] == "model"}
@@ -227,10 +245,15 @@ def one_sided_table(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> str:
                 continue
             cells += 1
             if abs(found.left_out_bias) > ONE_SIDED:
-                rows.append([group, title, f"{found.values:,}", f"{100.0 * found.left_out_bias:+.0f} %"])
-    count = f"{len(rows)} of {cells} cells of {LEAST_RULED} values or more are off to one side by over {percent(ONE_SIDED)}.\n"
-    table = markdown(["engine, class, device", "what", "values", "predicted over measured, median"], rows)
-    return f"{count}\n{table}\n" if rows else count
+                rows.append(
+                    (
+                        -abs(found.left_out_bias),
+                        [group, title, f"{found.values:,}", f"{100.0 * found.left_out_bias:+.0f} %"],
+                    )
+                )
+    count = f"{len(rows)} of {cells} cells of {LEAST_RULED} values or more are off to one side by over {percent(ONE_SIDED)}."
+    head = ["engine, class, device", "what", "values", "predicted over measured, median"]
+    return count, Table(head, [cells for _, cells in sorted(rows)])
 
 
 def _ratio(prediction: Prediction) -> float:
@@ -276,7 +299,7 @@ def reason_of(
     return f"{known}; {found}" if known else found
 
 
-def worst_table(predictions: Sequence[Prediction], told: Callable[[Prediction], str | None]) -> str:
+def worst_table(predictions: Sequence[Prediction], told: Callable[[Prediction], str | None]) -> Table:
     """Return the worst values with reasons."""
     rows = []
     for p in worst_values(predictions, WORST):
@@ -300,12 +323,12 @@ def worst_table(predictions: Sequence[Prediction], told: Callable[[Prediction], 
                 reason_of(p, alike, told),
             ]
         )
-    return markdown(["row", "device, engine, load", "column", "measured", "predicted", "ratio", "why"], rows)
+    return Table(["row", "device, engine, load", "column", "measured", "predicted", "ratio", "why"], rows)
 
 
 def carried_table(
     judged: Sequence[Judged], predictions: Sequence[Prediction], told: Callable[[Prediction], str | None]
-) -> str:
+) -> Table:
     """Return the groups of runs with most of the errors above 20 %, for every missed target."""
     rows = []
     for target in {entry.target.title: entry.target for entry in judged if not entry.met}.values():
@@ -332,16 +355,14 @@ def carried_table(
                     told(alike[0]) or "",
                 ]
             )
-    return markdown(
-        ["target", "runs", "off by over 20 %", "of all such", "ratio in the middle", "known"], rows
-    )
+    return Table(["target", "runs", "off by over 20 %", "of all such", "ratio in the middle", "known"], rows)
 
 
-def refusal_table(predictions: Sequence[Prediction]) -> str:
+def refusal_table(predictions: Sequence[Prediction]) -> Table:
     """Return the reasons of refused rows with the rows of each."""
     rows: dict[str, set[str]] = {}
     for p in predictions:
         if p.predicted is None:
             rows.setdefault(p.reason, set()).add(p.row)
     ordered = sorted(rows.items(), key=lambda item: -len(item[1]))
-    return markdown(["reason", "core rows"], [[reason, str(len(found))] for reason, found in ordered])
+    return Table(["reason", "core rows"], [[reason, str(len(found))] for reason, found in ordered])

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 
-from calibrate.accuracy_tables import RULED_COLUMNS, markdown, percent
+from calibrate.accuracy_tables import RULED_COLUMNS, percent
 from calibrate.host_rows import ERAS, SHARED
 from calibrate.interval_fit import EVERY, UNITS, Coverage
 from calibrate.left_out_scores import CLASS_AND_ERA, LeftOut
 from capplan.accuracy.bounded import LEAST_GROUPS, LEVELS
+from docs.generators.page_tables import Table
 
 PARTED = 0.05
 """Share by which what an interval holds may part from its claim."""
@@ -54,33 +55,40 @@ def _coverage_rows(coverage: Coverages, names: list[str]) -> list[list[str]]:
     return rows
 
 
-def _coverage_table(title: str, rows: list[list[str]]) -> str:
-    return markdown([title, "models", "values", *(f"{ruler} left out, %" for ruler in UNITS)], rows)
+def _coverage_table(title: str, rows: list[list[str]]) -> Table:
+    return Table([title, "models", "values", *(f"{ruler} left out, %" for ruler in UNITS)], rows)
 
 
-def class_coverage_table(coverage: Coverages) -> str:
+def class_coverage_table(coverage: Coverages) -> Table:
     """Return what intervals hold of each class and engine generation over all statistics and loads, of 50, 80 and 95 % claimed."""
     names = sorted({name for _, name in coverage if name.startswith(f"{EVERY}/")})
     return _coverage_table("class, engines", _coverage_rows(coverage, names))
 
 
-def parting_table(coverage: Coverages) -> str:
-    """Return every statistic, load and class whose intervals hold over 5 points more or less than they claim, with its count of models."""
+def parting_table(coverage: Coverages) -> tuple[str, Table]:
+    """Return how many statistics, loads and classes have intervals that hold over 5 points more or less than they claim, and which.
+
+    First those that hold least of models left out where they claim 80 %.
+    """
     names = sorted({name for _, name in coverage if name.count("/") == 2 and not name.startswith(EVERY)})
     parted = [
         name
         for name in names
         if any((ruler, name) in coverage and parts_from_claim(coverage[ruler, name]) for ruler in UNITS)
     ]
-    short = sum(
-        ("model", name) in coverage and coverage["model", name].held[0.8] < 0.8 - PARTED for name in names
-    )
+    short = sum(_held_of_models(coverage, name) < 0.8 - PARTED for name in names)
     few = sum(_models(coverage, name) < LEAST_GROUPS for name in parted)
     count = (
         f"{len(parted)} of {len(names)} regimes hold over 5 points more or less than a claim, at some level with something left out; "
-        f"{few} of these rest on fewer than {LEAST_GROUPS} models.\nWith the model left out, {short} hold under 75 % where they claim 80 %:"
+        f"{few} of these rest on fewer than {LEAST_GROUPS} models.\nWith the model left out, {short} hold under 75 % where they claim 80 %."
     )
-    return f"{count}\n\n{_coverage_table('statistic, load, class', _coverage_rows(coverage, parted))}"
+    parted.sort(key=lambda name: (_held_of_models(coverage, name), name))
+    return count, _coverage_table("statistic, load, class", _coverage_rows(coverage, parted))
+
+
+def _held_of_models(coverage: Coverages, name: str) -> float:
+    """Return the share of values of models left out that intervals of 80 % hold; 1 where no model was left out."""
+    return coverage["model", name].held[0.8] if ("model", name) in coverage else 1.0
 
 
 def _cell(found: list[LeftOut | None]) -> str:
@@ -92,7 +100,7 @@ def _cell(found: list[LeftOut | None]) -> str:
     return f"{errors} ({first.values:,}, {first.models})"
 
 
-def class_generation_table(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> str:
+def class_generation_table(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -> Table:
     """Return the median errors by class (rows) and generation of engine (columns), with the model and with the source left out."""
 
     def entry(ruler: str, group: str, columns: tuple[str, ...]) -> LeftOut | None:
@@ -110,6 +118,6 @@ def class_generation_table(ruled: Mapping[tuple[str, str, str, str], LeftOut]) -
                 rows.append([network, title, *cells])
     known = [place for place in range(len(ERA_COLUMNS)) if any(row[2 + place] for row in rows)]
     names = [ERA_COLUMNS[place].replace(":", " since ") for place in known]
-    return markdown(
+    return Table(
         ["class", "what", *names], [[*row[:2], *(row[2 + place] for place in known)] for row in rows]
     )

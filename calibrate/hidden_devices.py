@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrate.accuracy_tables import markdown, percent
+from calibrate.accuracy_tables import percent
 from capplan.accuracy.kernels import DEVICES, predicted_latency
 from capplan.accuracy.score import Prediction, scored
 from capplan.hardware.device import BORROWED, Kinship
@@ -29,6 +29,7 @@ from capplan.readers.catalogue.efficiency import (
 )
 from capplan.readers.catalogue.hardware import device
 from capplan.recorded.measured import measured_table
+from docs.generators.page_tables import Table
 
 TABLES = ("kernels_measured.csv", "kernels_more.csv.gz")
 EVERY = 5
@@ -89,7 +90,7 @@ def sampled(folder: Path) -> list[Mapping[str, str]]:
     return [row for row in rows[::EVERY] if row.get("latency_us")]
 
 
-def stand_in_table(found: Sequence[StandIn]) -> str:
+def stand_in_table(found: Sequence[StandIn]) -> Table:
     """Return one line for each device and donor, and one for each kinship."""
     lines = []
     for entry in found:
@@ -116,10 +117,10 @@ def stand_in_table(found: Sequence[StandIn]) -> str:
         "median error",
         "80 % of measured over predicted",
     ]
-    return markdown(head, lines)
+    return Table(head, lines)
 
 
-def served_table(predictions: Sequence[Prediction]) -> str:
+def served_table(predictions: Sequence[Prediction]) -> Table:
     """Return how well runs on devices that nobody timed are predicted, by kinship of the device whose fits they borrow."""
     own: dict[str, list[Prediction]] = defaultdict(list)
     for prediction in predictions:
@@ -136,7 +137,7 @@ def served_table(predictions: Sequence[Prediction]) -> str:
                 held = percent(score.interval_coverage)
                 lines.append([kinship, names, metric, str(score.n), percent(score.median_ape), held])
     head = ["kinship", "devices", "value", "values", "median error", "in the 80 % interval"]
-    return markdown(head, lines)
+    return Table(head, lines)
 
 
 if __name__ == "__main__":

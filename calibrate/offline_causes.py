@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from calibrate.accuracy_tables import markdown, percent
+from calibrate.accuracy_tables import percent
 from calibrate.host_rows import Item, items_of, predicted_row
 from capplan.accuracy.bounded import network_class
 from capplan.engine.profile import ExpertKernel
@@ -19,6 +19,7 @@ from capplan.readers.catalogue.efficiency import is_card
 from capplan.recorded.measured import measured_table
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
+from docs.generators.page_tables import Table
 
 SMALL_MIXTURES = frozenset({"mixtral-8x7b", "gpt-oss-20b", "qwen3-30b-a3b"})
 """Mixtures of experts of up to 47 billion parameters in the table."""
@@ -162,7 +163,7 @@ def main(arguments: Sequence[str]) -> int:
     rows = measured_table(Path(arguments[0]) / "serving_measured.csv.gz", "serving")[1]
     items = items_of([row for row in rows if row["kind"] == "offline_max"])
     titles = ["offline maxima", "runs and models", "changed", "predicted / measured, median", "median error"]
-    print(markdown(titles, experiment_rows(items)))
+    print(Table(titles, experiment_rows(items)))
     return 0
 
 

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from capplan.errors import InputError
 from capplan.readers.yaml_file import read_yaml
+from docs.generators.page_tables import Table
 
 CAUSES_FILE = Path(__file__).parent / "open_loop_causes.yaml"
 
@@ -68,14 +69,15 @@ def known_causes(path: Path = CAUSES_FILE) -> Known:
     return Known(tuple(causes), document["saturation"], tuple(document["unfollowed"]))
 
 
-def evidence_list(told: Sequence[tuple[Cause, str]]) -> str:
-    """Return each cause with what misses by it, its evidence and its source, as a list.
+def cause_table(told: Sequence[tuple[Cause, str]]) -> Table:
+    """Return each cause with what misses by it, its evidence and its source.
 
     Parameters
     ----------
     told : cause, and what of its rows misses
     """
-    return "\n".join(
-        f"- **{cause.name}** ({what}; explained: {cause.explained}). {cause.evidence.strip()} Source: {cause.source}."
+    rows = [
+        [cause.name, what, cause.explained, " ".join(cause.evidence.split()), cause.source]
         for cause, what in told
-    )
+    ]
+    return Table(["cause", "rows that miss a target by it", "explained", "evidence", "source"], rows)

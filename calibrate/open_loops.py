@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from statistics import median
 
-from calibrate.accuracy_tables import markdown, percent
+from calibrate.accuracy_tables import percent
 from calibrate.host_rows import Item, replica_with
 from calibrate.open_loop_causes import Cause, Known
 from calibrate.slow_runs import records_text
@@ -25,6 +25,7 @@ from capplan.errors import CapplanError
 from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.recipes import recipe_settings
+from docs.generators.page_tables import Table
 
 OPEN_LOOPS_FILE = Path(__file__).parent / "open_loops.csv"
 
@@ -157,7 +158,7 @@ def set_of(value: OpenValue) -> str:
     return value.row.rpartition("-")[0] + (IN_CLIENT if value.source.endswith(IN_CLIENT) else "")
 
 
-def set_table(values: Sequence[OpenValue], known: Known) -> str:
+def set_table(values: Sequence[OpenValue], known: Known) -> Table:
     """Return the errors by set of runs and load: median error and number of values, within capacity whether it meets the target, and causes of what does not."""
     rows = []
     for name in sorted({set_of(value) for value in values}):
@@ -180,7 +181,7 @@ def set_table(values: Sequence[OpenValue], known: Known) -> str:
             rows.append([name, load, f"{count:,}", told, *cells, names])
     titles = [target.title for target in OPEN_LOOPS]
     head = ["runs, source left out", "load", "rows", "saturates: right", *titles, "causes of what is missed"]
-    return markdown(head, rows)
+    return Table(head, rows)
 
 
 def _judged_cell(values: Sequence[OpenValue], target: AccuracyTarget, load: str) -> str:
@@ -219,7 +220,7 @@ def causes_told(values: Sequence[OpenValue], known: Known) -> list[tuple[Cause, 
     return told
 
 
-def own_process_table(values: Sequence[OpenValue]) -> str:
+def own_process_table(values: Sequence[OpenValue]) -> Table:
     """Return the errors within capacity of open loops whose engine has a process of its own, and of all."""
     within = [value for value in values if value.load == LOADS[0]]
     served = [value for value in within if not value.source.endswith(IN_CLIENT)]
@@ -227,10 +228,10 @@ def own_process_table(values: Sequence[OpenValue]) -> str:
         [target.title, *(percent(_error(_first_columns(part, target.columns))) for part in (served, within))]
         for target in OPEN_LOOPS
     ]
-    return markdown(["what, source left out", "engine in a process of its own", "all runs"], rows)
+    return Table(["what, source left out", "engine in a process of its own", "all runs"], rows)
 
 
-def target_table(values: Sequence[OpenValue]) -> str:
+def target_table(values: Sequence[OpenValue]) -> Table:
     """Return the targets of open loops with what was reached within capacity, over sources and of the source in the middle."""
     stated, right = saturation_of(values)
     share = right / stated if stated else 0.0
@@ -261,12 +262,10 @@ def target_table(values: Sequence[OpenValue]) -> str:
             )
             met = "yes" if target.met(error) else "**no**"
             rows.append([title, f"{len(own):,}", percent(target.limit), percent(error), each, met])
-    return markdown(
-        ["what, within capacity", "values", "target", "source left out", "by source", "met"], rows
-    )
+    return Table(["what, within capacity", "values", "target", "source left out", "by source", "met"], rows)
 
 
-def wrong_table(values: Sequence[OpenValue], known: Mapping[str, str]) -> str:
+def wrong_table(values: Sequence[OpenValue], known: Mapping[str, str]) -> Table:
     """Return the rows whose saturation is predicted wrongly, with what is known of them."""
     rows = []
     for value in values:
@@ -275,10 +274,10 @@ def wrong_table(values: Sequence[OpenValue], known: Mapping[str, str]) -> str:
             rows.append(
                 [value.row, "stable" if value.measured else "saturated", told, known.get(value.row, "")]
             )
-    return markdown(["row", "measured", "predicted", "known"], rows)
+    return Table(["row", "measured", "predicted", "known"], rows)
 
 
-def beyond_table(values: Sequence[OpenValue], known: Known) -> str:
+def beyond_table(values: Sequence[OpenValue], known: Known) -> Table:
     """Return every row within capacity that misses a target, with predicted over measured of each, and its cause."""
     within = [value for value in values if value.load == LOADS[0]]
     by_target = [
@@ -297,4 +296,4 @@ def beyond_table(values: Sequence[OpenValue], known: Known) -> str:
             told = "not explained" if cause is None else f"{cause.name} (explained: {cause.explained})"
             rows.append([row, *cells, told])
     titles = [target.title for target in OPEN_LOOPS]
-    return markdown(["row", *titles, "cause"], rows)
+    return Table(["row", *(f"{title}, predicted over measured" for title in titles), "cause"], rows)

@@ -5,14 +5,16 @@ FILE is a table of serving results with the columns of docs/measured-results.md.
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from math import log
 from pathlib import Path
 
-from calibrate.accuracy_tables import Judged, judged_table, markdown, percent, preferred
+from calibrate.accuracy_tables import Judged, judged_table, percent, preferred
 from calibrate.targets import PUBLISHED
 from capplan.accuracy.score import Prediction, scored
 from capplan.questions.validation import validation
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.recorded.measured import measured_table
+from docs.generators.page_tables import Page, Table
 
 UNSCORED = "experimental token-position"
 """Words of sources that are listed and not judged: their runs are about twice as slow as others of one model and publisher."""
@@ -20,6 +22,13 @@ LOW_LOAD_CLIENTS = 4
 """Most clients of a run at low load: prompts seldom wait for each other."""
 ONE_SERVER_GPUS = 8
 
+FURTHEST = 12
+SHORT = 6
+"""Lines of a table on the page whose others are in its file."""
+PUBLISHED_HEAD = (
+    "row", "source", "model", "GPUs", "engine", "kind", "clients or batch", "quantity",
+    "predicted", "80 % interval, low", "80 % interval, high", "measured",
+)  # fmt: skip
 SHOWN = (
     ("TTFT [ms]", ("ttft_ms_mean", "ttft_ms_p50")),
     ("TPOT [ms]", ("tpot_ms_mean", "tpot_ms_p50")),
@@ -70,17 +79,8 @@ def published_judgements(
     return out
 
 
-def _cell(prediction: Prediction | None) -> str:
-    if prediction is None:
-        return ""
-    if prediction.predicted is None:
-        return f"refused / {prediction.measured:,.4g}"
-    ends = f" ({prediction.low:,.3g} to {prediction.high:,.3g})" if prediction.low and prediction.high else ""
-    return f"{prediction.predicted:,.4g}{ends} / {prediction.measured:,.4g}"
-
-
-def published_table(rows: Sequence[Mapping[str, str]], predictions: Sequence[Prediction]) -> str:
-    """Return one line for each published run that is predicted: predicted, its 80 % interval, and measured.
+def published_table(rows: Sequence[Mapping[str, str]], predictions: Sequence[Prediction]) -> Table:
+    """Return a line for each value of each published run that is predicted, with its 80 % interval and what was measured.
 
     Parameters
     ----------
@@ -96,19 +96,32 @@ def published_table(rows: Sequence[Mapping[str, str]], predictions: Sequence[Pre
         if not any(p.predicted for p in own.values()):
             continue
         load = row.get("concurrency") or row.get("batch_per_gpu") or row.get("request_rate") or "full"
-        cells = [
-            _cell(next((own[column] for column in columns if column in own), None)) for _, columns in SHOWN
-        ]
-        what = f"{row.get('model_hf_id', '').rpartition('/')[2]}, {row.get('num_gpus') or 1} x {row.get('gpu')}, {row.get('engine')}"
-        lines.append(
-            [row["id"], row.get("source") or "", what, f"{published_groups(row)[0]}, {load}", *cells]
-        )
-    return markdown(
-        ["row", "source", "model, GPUs, engine", "kind, load", *(name for name, _ in SHOWN)], lines
-    )
+        model = row.get("model_hf_id", "").rpartition("/")[2]
+        gpus = f"{row.get('num_gpus') or 1} x {row.get('gpu')}"
+        run = [row["id"], row.get("source") or "", model, gpus, row.get("engine") or ""]
+        for name, columns in SHOWN:
+            value = next((own[column] for column in columns if column in own), None)
+            if value is not None:
+                figures = (value.predicted, value.low, value.high, value.measured)
+                cells = ("" if figure is None else f"{figure:.4g}" for figure in figures)
+                lines.append([*run, published_groups(row)[0], load, name, *cells])
+    return Table(PUBLISHED_HEAD, lines)
 
 
-def published_refusals(predictions: Sequence[Prediction], rows: Sequence[Mapping[str, str]]) -> str:
+def furthest_published(table: Table) -> Table:
+    """Return the values that are predicted furthest off, one of each source, model, engine and quantity."""
+
+    def off(line: Sequence[str]) -> float:
+        return abs(log(float(line[8]) / float(line[11])))
+
+    own: dict[tuple[str, ...], Sequence[str]] = {}
+    for line in sorted((line for line in table.rows if line[8]), key=off, reverse=True):
+        own.setdefault((line[1], line[2], line[4], line[7]), line)
+    lines = [[*line[:1], *line[2:9], line[11]] for line in list(own.values())[:FURTHEST]]
+    return Table([*PUBLISHED_HEAD[:1], *PUBLISHED_HEAD[2:9], PUBLISHED_HEAD[11]], lines)
+
+
+def published_refusals(predictions: Sequence[Prediction], rows: Sequence[Mapping[str, str]]) -> Table:
     """Return why published runs are not predicted at all, with the number of runs."""
     told = {p.row for p in predictions if p.predicted is not None}
     first = {p.row: p.reason for p in reversed(predictions) if p.row not in told}
@@ -119,11 +132,11 @@ def published_refusals(predictions: Sequence[Prediction], rows: Sequence[Mapping
     }
     counts = {reason: sum(one == reason for one in reasons.values()) for reason in reasons.values()}
     ordered = sorted(counts.items(), key=lambda item: -item[1])
-    return markdown(["reason", "rows"], [[reason, str(count)] for reason, count in ordered])
+    return Table(["reason", "rows"], [[reason, str(count)] for reason, count in ordered])
 
 
-def published_section(path: Path) -> str:
-    """Return the scores, the runs one by one, what was assumed and what is refused.
+def published_section(path: Path) -> Page:
+    """Return the scores, what was assumed, what is refused and what is furthest off; the files have all of it, run by run.
 
     Parameters
     ----------
@@ -132,20 +145,25 @@ def published_section(path: Path) -> str:
     _, rows = measured_table(path, "serving")
     found = validation([path], kind="serving", intervals=shipped_intervals())
     share = percent(found.predicted / max(found.rows, 1))
-    assumed = [[one.what, one.replace, str(count)] for one, count in found.assumptions.items()]
-    return "\n\n".join(
-        (
-            f"{found.predicted:,} of {found.rows:,} published runs are predicted, {share}.",
-            judged_table(published_judgements(rows, found.predictions), left_out=False),
-            "What rows do not state, and what was taken instead:",
-            markdown(["taken", "column that replaces it", "rows"], assumed),
-            "Not predicted:",
-            published_refusals(found.predictions, rows),
-            "Run by run, predicted (80 % interval) / measured:",
-            published_table(rows, found.predictions),
-        )
+    taken = [[one.what, one.replace, str(count)] for one, count in found.assumptions.items()]
+    assumed = Table(["taken", "column that replaces it", "rows"], taken)
+    refused = published_refusals(found.predictions, rows)
+    runs = published_table(rows, found.predictions)
+    parts = (
+        f"{found.predicted:,} of {found.rows:,} published runs are predicted, {share} ([run by run](published-deployments.csv)).",
+        judged_table(published_judgements(rows, found.predictions), left_out=False),
+        "Furthest off, one value of each source, model, engine and quantity:",
+        furthest_published(runs),
+        f"What most rows do not state, and what was taken instead ([all {len(taken)}](published-assumed.csv)):",
+        assumed.first(SHORT),
+        f"Why most of the others are not predicted ([all {len(refused.rows)} reasons](published-refused.csv)):",
+        refused.first(SHORT),
+    )
+    return Page(
+        "\n\n".join(map(str, parts)),
+        {"published-deployments": runs, "published-assumed": assumed, "published-refused": refused},
     )
 
 
 if __name__ == "__main__":
-    sys.stdout.write(published_section(Path(sys.argv[1])) + "\n")
+    sys.stdout.write(published_section(Path(sys.argv[1])).text + "\n")

@@ -5,10 +5,11 @@ from math import exp
 
 import numpy as np
 
-from calibrate.accuracy_tables import markdown, percent
+from calibrate.accuracy_tables import percent
 from calibrate.slow_runs import SlowValue, slow_runs
 from calibrate.slowness_fit import LEVELS, Claim, SlowRun, left_out_claims, questions, votes_of
 from capplan.readers.catalogue.efficiency import shipped_slowness
+from docs.generators.page_tables import Table
 
 MEASURED = {
     "TTFT, mean or median": "ttft/middle",
@@ -36,7 +37,7 @@ def _of(claims: Sequence[Claim], names: Sequence[str], *, is_open: bool | None =
     ]
 
 
-def reliability_table(runs: Sequence[SlowRun], host_s: float) -> str:
+def reliability_table(runs: Sequence[SlowRun], host_s: float) -> Table:
     """Return how often limits were met, by latency and by what was left out."""
     rows = []
     claims = {ruler: left_out_claims(runs, ruler, host_s) for ruler in ("group", "model", "source")}
@@ -56,10 +57,10 @@ def reliability_table(runs: Sequence[SlowRun], host_s: float) -> str:
     for words, left_out, own in lines:
         found = observed(own)
         rows.append([words, left_out, f"{len(own):,}", *(percent(found[level]) for level in LEVELS)])
-    return markdown(["limits on", "left out", "values", *(f"claimed {percent(x)}" for x in LEVELS)], rows)
+    return Table(["limits on", "left out", "values", *(f"claimed {percent(x)}" for x in LEVELS)], rows)
 
 
-def width_table(values: Sequence[SlowValue]) -> str:
+def width_table(values: Sequence[SlowValue]) -> Table:
     """Return the spread of 90 % of the runs of open loops, as slowness of their replica and as a stretched latency."""
     slow, stretched = questions(values), questions(values, lambda value: value.ratio)
     rows = []
@@ -71,15 +72,14 @@ def width_table(values: Sequence[SlowValue]) -> str:
             cells += [f"{middle:.2f}", f"{low:.2f} to {high:.2f}"]
         rows.append(cells)
     headings = ["latency", "slowness: median", "10 % to 90 %", "measured / predicted: median", "10 % to 90 %"]
-    return markdown(headings, rows)
+    return Table(headings, rows)
 
 
 def certainty_section() -> str:
     """Return claimed and observed probabilities, and the spread of slowness."""
     values = slow_runs()
     return (
-        reliability_table(questions(values), shipped_slowness().host_s)
-        + "\n\nThe open loops, as the slowness of their replica and as a latency that is stretched:\n\n"
-        + width_table(values)
-        + "\n"
+        f"{reliability_table(questions(values), shipped_slowness().host_s)}\n\n"
+        "The open loops, as the slowness of their replica and as a latency that is stretched:\n\n"
+        f"{width_table(values)}\n"
     )

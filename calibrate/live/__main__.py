@@ -59,7 +59,7 @@ def words_of(part: str, environment: str, folder: str) -> list[list[str]]:
             ["calibrate.live.llamacpp_table", f"{folder}/llamacpp"],
             ["calibrate.live.llamacpp_bench", llamacpp, f"{folder}/bench"],
         ],
-        "results": [["calibrate.live.results", folder, environment]],
+        "results": [["calibrate.live.results", folder, environment], ["calibrate.live.evidence_files"]],
     }[part]
 
 

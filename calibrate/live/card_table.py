@@ -25,6 +25,7 @@ from capplan.replica.replica import Replica, replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.terms import EngineSetup
+from docs.generators.page_tables import Table
 
 KEPT = Path(__file__).parent / "results" / "h100"
 HARDWARE = "h100-sxm"
@@ -276,32 +277,31 @@ ROWS: tuple[tuple[str, Cell], ...] = (
     ("cache: printed by the engine, predicted", lambda found: "{:,}, {:,} tokens".format(*found["cache"])),
     ("all steps, measured over predicted", _spread(lambda found: f"{found['pace']:.2f}")),
     ("decode step of 1 sequence: measured, predicted", lambda found: _decode(found, 1)),
-    ("of 8 to 15", _spread(lambda found: _decode(found, 8))),
-    ("of 32 to 63", _spread(lambda found: _decode(found, 32))),
-    ("of 128", _spread(lambda found: _decode(found, 128))),
+    ("decode step of 8 to 15", _spread(lambda found: _decode(found, 8))),
+    ("decode step of 32 to 63", _spread(lambda found: _decode(found, 32))),
+    ("decode step of 128", _spread(lambda found: _decode(found, 128))),
     ("launches of a step with more than 512 tokens", _launch),
     ("closed loops of 1 to 128 users: TPOT p50", _spread(lambda found: _range(found, "tpot_p50"))),
-    ("the same: TTFT p50", _spread(lambda found: _range(found, "ttft_p50"))),
+    ("closed loops of 1 to 128 users: TTFT p50", _spread(lambda found: _range(found, "ttft_p50"))),
     (
         "open loop at 30 % of the highest rate: TPOT p50, p95",
         _spread(lambda found: _open(found, "tpot", "open-30")),
     ),
-    ("at 60 %", _spread(lambda found: _open(found, "tpot", "open-60"))),
+    ("open loop at 60 %: TPOT p50, p95", _spread(lambda found: _open(found, "tpot", "open-60"))),
     ("open loop at 30 %: TTFT p50, p95", _spread(lambda found: _open(found, "ttft", "open-30"))),
-    ("at 60 %", _spread(lambda found: _open(found, "ttft", "open-60"))),
+    ("open loop at 60 %: TTFT p50, p95", _spread(lambda found: _open(found, "ttft", "open-60"))),
     ("one user: TTFT measured, predicted", _alone),
     ("a closed loop again, with other prompts: TPOT p50, TTFT p50", _noise),
 )
 """Rows of the table, and what stands in them for a model."""
 
 
-def table(kept: Path = KEPT) -> list[str]:
-    """Return the table of docs/evidence/live.md."""
+def table(kept: Path = KEPT) -> Table:
+    """Return what each model did and what is predicted, as docs/evidence/live-h100.csv."""
     about = json.loads((kept / "about.json").read_text(encoding="utf-8"))
     found = [compared(folder, about) for folder in sorted(kept.iterdir()) if folder.is_dir()]
-    lines = ["| | " + " | ".join(each["model"] for each in found) + " |", "| --- |" + " ---: |" * len(found)]
-    lines += [f"| {title} | " + " | ".join(cell(each) for each in found) + " |" for title, cell in ROWS]
-    return [line.replace("%", " %").replace("  %", " %") for line in lines]
+    rows = [[title, *(cell(each) for each in found)] for title, cell in ROWS]
+    return Table(["what", *(each["model"] for each in found)], rows)
 
 
 def main(words: Sequence[str]) -> int:
@@ -311,7 +311,7 @@ def main(words: Sequence[str]) -> int:
         to.mkdir(parents=True, exist_ok=True)
         pack(Path(words[1]), to)
         return 0
-    print("\n".join(table(Path(words[0]) if words else KEPT)))
+    print(table(Path(words[0]) if words else KEPT))
     return 0
 
 

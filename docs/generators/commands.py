@@ -1,6 +1,6 @@
 """Write what the documentation shows of the program: `python -m docs.generators.commands [PAGE ...]` (`make docs`).
 
-docs/commands.md and docs/commands/ are written from the commands themselves, docs/scenario.md from the records of a scenario; in the other pages the marked console blocks
+docs/commands.md and docs/commands/ are written from the commands themselves, docs/scenario.md and docs/scenario/ from the records of a scenario; in the other pages the marked console blocks
 are run again. Tests check that both are current. It can be run any number of times.
 """
 
@@ -8,7 +8,8 @@ import io
 import os
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -81,22 +82,41 @@ _FOOT = """
 - **Pictures**: `--plot FILE.svg` (`.png`, `.pdf`) draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and `compare` show; it needs `capplan[plot]`.
 """
 
+_SEVERAL = """## Options of several commands
+"""
+OFTEN = 3
+"""Commands that have an option with one meaning, from which on the index tells it."""
+
 
 def documentation() -> dict[str, str]:
     """Return the pages of the commands by their paths below docs/: the index, and a page for each."""
-    rows = [
-        f"| [`{name}`](commands/{name}.md) | {says} | `{USES[name]}` |" for name, says in COMMANDS.items()
-    ]
-    index = "\n".join(["| command | what it does | for example |", "| --- | --- | --- |", *rows])
-    texts = {"commands.md": f"{_HEAD}\n{index}\n{_FOOT}"}
+    rows = [f"- [`{name}`](commands/{name}.md): {says} `{USES[name]}`" for name, says in COMMANDS.items()]
     program: Any = typer.main.get_command(app)
     with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
+        commands = {name: program.get_command(context, name) for name in COMMANDS}
+        shared = _shared(commands.values())
+        listed = "\n".join(shared.values())
+        texts = {"commands.md": "\n".join([_HEAD, *rows, _FOOT, _SEVERAL, listed, ""])}
         for name, summary in COMMANDS.items():
-            command = program.get_command(context, name)
             example = _example(name) or f"For example: `{USES[name]}`"
-            parts = [f"# capplan {name}", summary, _usage(name, command), example, *_tables(command)]
+            parts = [f"# capplan {name}", summary, _usage(name, commands[name]), example]
+            parts += _lists(commands[name], shared)
             texts[f"commands/{name}.md"] = "\n\n".join(part.strip() for part in parts if part) + "\n"
     return texts
+
+
+def _options(command: Any) -> list[Any]:
+    """Return the options of a command that its page tells, without those of all commands."""
+    own = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
+    return [p for p in own if (p.opts[0], p.help) not in _SHARED]
+
+
+def _shared(commands: Iterable[Any]) -> dict[str, str]:
+    """Return the options that at least so many commands have with one meaning, by their first name, and how they are told."""
+    told = Counter((p.opts[0], _row(p)) for command in commands for p in _options(command))
+    often = [key for key, count in told.items() if count >= OFTEN]
+    names = Counter(name for name, _ in often)
+    return {name: row for name, row in often if names[name] == 1}
 
 
 def _usage(name: str, command: Any) -> str:
@@ -118,15 +138,19 @@ _SHARED = frozenset(
 """Options, with their meaning, that the index of commands has."""
 
 
-def _tables(command: Any) -> Iterator[str]:
-    for kind, heading in (("argument", "argument"), ("option", "option")):
-        listed = [p for p in command.params if p.param_type_name == kind and not p.hidden]
-        rows = [_row(p) for p in listed if (p.opts[0], p.help) not in _SHARED]
-        if rows:
-            yield "\n".join([f"| {heading} | meaning |", "| --- | --- |", *rows])
-    shared = [f"`{p.opts[0]}`" for p in command.params if (p.opts[0], getattr(p, "help", "")) in _SHARED]
-    if shared:
-        yield f"Also {', '.join(shared)} ([all commands](../commands.md#options-of-all-commands))."
+def _lists(command: Any, shared: Mapping[str, str]) -> Iterator[str]:
+    """Yield arguments and options as a list, which wraps on a phone, and the names of those that the index of commands tells."""
+    arguments = [p for p in command.params if p.param_type_name == "argument" and not p.hidden]
+    own = [p for p in _options(command) if shared.get(p.opts[0]) != _row(p)]
+    for listed in (arguments, own):
+        if listed:
+            yield "\n".join(map(_row, listed))
+    alike = [", ".join(f"`{name}`" for name in p.opts) for p in _options(command) if p not in own]
+    of_all = [f"`{p.opts[0]}`" for p in command.params if (p.opts[0], getattr(p, "help", "")) in _SHARED]
+    if alike:
+        yield f"[As other commands](../commands.md#options-of-several-commands): {', '.join(alike)}."
+    if of_all:
+        yield f"[As all commands](../commands.md#options-of-all-commands): {', '.join(of_all)}."
 
 
 def _row(parameter: Any) -> str:
@@ -136,7 +160,7 @@ def _row(parameter: Any) -> str:
     default = parameter.default
     stated = f"Default: `{default}`."
     shown = "Required." if parameter.required else "" if default in (None, False, ()) else stated
-    return f"| {names}{metavar} | {parameter.help} {shown}".rstrip() + " |"
+    return f"- {names}{metavar}: {parameter.help} {shown}".rstrip()
 
 
 def _example(name: str) -> str:
@@ -155,30 +179,30 @@ WHOLE = (
     *(f"commands/{name}.md" for name in COMMANDS),
     "scenario.md",
     "numbers.md",
-    *(f"methodology/{room}.md" for room in methodology.ROOMS),
 )
-"""Pages of docs/ that are written whole."""
+"""Pages of docs/ that are written whole, besides those of `FOLDERS`."""
+FOLDERS = ("scenario", "numbers", "methodology")
+"""Folders of docs/ whose pages are all written whole."""
 
 
 def pages(root: Path) -> list[Path]:
     """Return the pages whose marked blocks are run: all but those that are written whole."""
-    return [
-        root / "README.md",
-        *(
-            page
-            for page in sorted((root / "docs").rglob("*.md"))
-            if page.relative_to(root / "docs").as_posix() not in WHOLE
-        ),
+    names = {
+        page: page.relative_to(root / "docs").as_posix() for page in sorted((root / "docs").rglob("*.md"))
+    }
+    own = [
+        page for page, name in names.items() if name not in WHOLE and name.partition("/")[0] not in FOLDERS
     ]
+    return [root / "README.md", *own]
 
 
 def generated(root: Path) -> dict[Path, str]:
     """Return the text of each page that is written whole."""
     docs = root / "docs"
-    texts = {docs / name: text for name, text in documentation().items()}
-    texts |= {docs / "scenario.md": scenario_keys.page(), docs / "numbers.md": plan_numbers.page(root)}
+    named = documentation() | scenario_keys.pages() | plan_numbers.pages(root)
+    texts = {docs / name: text for name, text in named.items()}
     return texts | {
-        docs / "methodology" / f"{room}.md": text for room, text in methodology.pages(root).items()
+        docs / "methodology" / f"{page}.md": text for page, text in methodology.pages(root).items()
     }
 
 
@@ -198,6 +222,7 @@ def write(root: Path, only: Sequence[str] = ()) -> None:
     for page in wanted:
         text = whole.get(page) or with_output(with_quotes(before[page], accuracy), main, known)
         if text != before[page]:
+            page.parent.mkdir(exist_ok=True)
             page.write_text(text, encoding="utf-8")
             sys.stderr.write(f"wrote {page.relative_to(root)}\n")
 

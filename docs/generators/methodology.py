@@ -2,7 +2,6 @@
 
 import ast
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,17 +19,17 @@ ROOMS = {
     "accuracy": "Intervals and errors",
 }
 """Rooms in the order of the pages, with what they answer."""
+BY_MODULE = ("operators", "money")
+"""Rooms with so many formulas that each module has a page."""
 SECTIONS = frozenset(
     {"Parameters", "Returns", "Raises", "Examples", "References", "Yields", "Notes", "Attributes"}
 )
 HEAD = """Written from the docstrings of the code: each formula, its symbols and its source. [How a plan is computed](../methodology.md) says how they work together.
 """
-WIDTH = 80
-"""Columns of a page."""
+WIDTH = 44
+"""Columns of a phone."""
 _LETTER = re.compile(r"(?<![\w'])(?!(?:a|A|I) \w)(?:[A-Za-z]\w?|[A-Za-z]\w?_\w+)(?![\w'])")
 """A symbol, such as n, Q' or t_0, in a text; not an article."""
-_LONGEST = 24
-"""Letters of a name next to which its meaning stands; that of a longer one stands below it."""
 _SHORT = frozenset(
     {"of", "in", "on", "as", "is", "or", "at", "to", "by", "it", "if", "an", "be", "no", "so", "do"}
 )
@@ -153,32 +152,72 @@ def is_symbol(name: str, meaning: str, formula: str) -> bool:
 
 
 def _legend(item: Stated) -> str:
-    """Return the lines that say what the symbols of a formula are."""
+    """Return what the symbols of a formula are, as one sentence, which wraps on a phone."""
     known = [symbol for symbol in item.symbols if is_symbol(symbol[0], symbol[2], item.formula)]
-    width = max((len(name) for name, _, _ in known if len(name) <= _LONGEST), default=_LONGEST)
-    lines = []
-    for name, unit, meaning in known:
-        shown = unit if set(unit.split(", ")) - {"", "[-]"} else ""
-        text = " ".join([*meaning.split(), shown]).strip().removesuffix(".").replace(". [", " [")
-        filled = textwrap.wrap(text, WIDTH - width - 2, break_long_words=False)
-        first, *rest = (
-            [name, *filled] if len(name) > width else [f"{name:<{width}}  {filled[0]}", *filled[1:]]
-        )
-        lines += [first, *(" " * (width + 2) + line for line in rest)]
-    return "".join(f"\n{line}" for line in lines)
+    return ", ".join(_symbol(*symbol) for symbol in known)
+
+
+def _symbol(names: str, unit: str, meaning: str) -> str:
+    """Return the names of parameters, the letter if there is one, and what else is said in brackets.
+
+    Examples
+    --------
+    >>> _symbol("query_heads", "", "h, on this rank."), _symbol("flop", "[FLOP]", "F.")
+    ('`query_heads` h (on this rank)', '`flop` F [FLOP]')
+    """
+    shown = unit if set(unit.split(", ")) - {"", "[-]"} else ""
+    text = " ".join(meaning.split()).removesuffix(".")
+    found = re.match(r"([A-Za-z]\w?'?(?:_\w+)?)(?:[,;] (.*)|$)", text)
+    single = found and "," not in names and len(found[1].partition("_")[0]) <= 2
+    letter, rest = (found[1], found[2] or "") if found and single else ("", text)
+    named = ", ".join(f"`{name}`" for name in names.split(", "))
+    return " ".join(part for part in (named, letter, shown, rest and f"({rest})") if part)
 
 
 def _broken(line: str) -> str:
-    """Return a line of a formula, one of its parts a line if it is wider than the page."""
-    return line if len(line) <= WIDTH else re.sub(r"([;,]) {2,}", r"\1\n", line)
+    """Return a line of a formula that is wider than a phone broken before signs and behind commas outside of brackets.
+
+    Examples
+    --------
+    >>> print(_broken("r = max_h sum_c r_ch (a_c - s_c f_c d_c + w o_c) / (3600 n), c = e - g f h"))
+    r = max_h sum_c r_ch (a_c - s_c f_c d_c + w o_c)
+      / (3600 n),
+      c = e - g f h
+    """
+    if len(line) <= WIDTH:
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    first, *parts = _pieces(line.strip())
+    lines = [indent[2:] + first]
+    for part in parts:
+        defines = lines[-1].endswith((",", ";")) and " = " in part
+        if len(lines[-1]) + 1 + len(part) <= WIDTH and not defines:
+            lines[-1] += f" {part}"
+        else:
+            lines.append(indent + part)
+    return "\n".join(lines)
+
+
+def _pieces(line: str) -> list[str]:
+    """Return the parts of a line between which it may be broken: none is in brackets."""
+    depth, start, found = 0, 0, []
+    for place, character in enumerate(line):
+        depth += (character in "([{") - (character in ")]}")
+        before, after = line[:place], line[place:]
+        sign = re.match(r" [-+/] | {3,}", after)
+        if depth == 0 and character == " " and before[-1:] != " " and (sign or before[-1:] in ",;"):
+            found.append(line[start:place].strip())
+            start = place
+    return [*found, line[start:].strip()]
 
 
 def _entry(item: Stated) -> str:
     legend = _legend(item)
     formula = "\n".join(map(_broken, item.formula.splitlines()))
-    shown = f"{formula}\n{legend}" if legend else formula
     lead = item.lead.removeprefix("Return ")
-    parts = [f"### {item.name}\n", f"{lead[:1].upper()}{lead[1:]}\n", f"```text\n{shown}\n```\n"]
+    parts = [f"### {item.name}\n", f"{lead[:1].upper()}{lead[1:]}\n", f"```text\n{formula}\n```\n"]
+    if legend:
+        parts.append(f"With {legend}.\n")
     if item.rest:
         parts.append(item.rest + "\n")
     if item.sources:
@@ -186,15 +225,40 @@ def _entry(item: Stated) -> str:
     return "\n".join(parts)
 
 
+def page_of(module: str) -> str:
+    """Return the page of the formulas of a module, below docs/methodology/ and without its ending.
+
+    Examples
+    --------
+    >>> page_of("capplan.operators.matmul"), page_of("capplan.fleet.search.trial")
+    ('operators/matmul', 'fleet')
+    """
+    _, room, *rest = module.split(".")
+    return "/".join([room, *rest]) if room in BY_MODULE else room
+
+
 def pages(root: Path) -> dict[str, str]:
-    """Return the text of each page by the name of its room."""
-    found: dict[str, dict[str, list[str]]] = {}
+    """Return the text of each page by its name: one for a room, or for each module of a large room with an index."""
+    found: dict[str, dict[str, list[Stated]]] = {}
     for item in formulas(root):
-        files = found.setdefault(item.module.split(".")[1], {})
-        files.setdefault(item.module, [f"## `{item.module}`\n"]).append(_entry(item))
-    return {
-        room: "\n".join(
-            [f"# {ROOMS[room]}\n", HEAD, *(entry for entries in files.values() for entry in entries)]
+        found.setdefault(page_of(item.module), {}).setdefault(item.module, []).append(item)
+    texts = {}
+    for page, modules in found.items():
+        room, _, subject = page.partition("/")
+        entries = [
+            part
+            for module, items in modules.items()
+            for part in ((f"## `{module}`\n",) if not subject else ()) + tuple(map(_entry, items))
+        ]
+        title = f"`capplan.{room}.{subject}`" if subject else ROOMS[room]
+        texts[page] = "\n".join([f"# {title}\n", *(() if subject else (HEAD,)), *entries]).replace(
+            "\n### ", "\n## " if subject else "\n### "
         )
-        for room, files in found.items()
-    }
+    for room in BY_MODULE:
+        lines = [
+            f"- [{page.partition('/')[2]}]({page}.md): {', '.join(item.name for items in modules.values() for item in items)}\n"
+            for page, modules in found.items()
+            if page.startswith(f"{room}/")
+        ]
+        texts[room] = "\n".join([f"# {ROOMS[room]}\n", HEAD, "".join(lines)])
+    return texts

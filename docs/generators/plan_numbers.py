@@ -1,36 +1,57 @@
-"""docs/numbers.md: every number of a plan, from the table of quantities; written by `make docs`, compared by a test."""
+"""docs/numbers.md and docs/numbers/: every number of a plan, from the table of quantities; written by `make docs`, compared by a test."""
 
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from capplan.explain.table import formula_in
 from capplan.report.quantities import ARGUMENTS, CHOSEN, NEXT_TO_A_PLAN, PLAN, Quantity
 from capplan.report.screen_units import unit_of
-from docs.generators.methodology import anchor, cell, formulas
+from docs.generators.methodology import anchor, cell, formulas, page_of
 
+PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "plan": ("Replicas, rates, latencies and cost of a plan", ()),
+    "memory": (
+        "Memory of a GPU",
+        ("usable_bytes_per_gpu", "weight_bytes_per_gpu", "activation_bytes_per_gpu", "non_torch_bytes_per_gpu", "cuda_graph_bytes_per_gpu",
+         "kv_bytes_available_per_gpu", "reserved_bytes_per_sequence", "max_concurrency", "kv_bytes_per_token", "state_bytes_per_sequence"),
+    ),
+    "machines": (
+        "Machines, failures, transfers and energy",
+        ("order", "survival", "transfer", "outside", "energy"),
+    ),
+    "bills": ("Bills, commitments, growth and hosted APIs", ("total_cost", "prices_by_term", "bill", "compare", "commitments", "growth")),
+    "questions": ("Simulations, and what would change a plan", ("simulate", "next_steps", "tight_target", "certainty")),
+}  # fmt: skip
+"""Page -> its title, and the first names of the paths that stand on it; all others stand on the first."""
 HEAD = """# Numbers of a plan
 
 Each number of a plan in JSON, CSV and plan files, by its path. `capplan explain PLAN PATH` works it out with the values of your plan.
 
-`*` stands for any key, and `[]` for any position. A symbol of a formula is another number of the same row, or one of the [arguments](#arguments-that-are-not-numbers-of-a-plan) below.
-A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the [nomenclature](nomenclature.md).
-
-| number | meaning | formula |
-| --- | --- | --- |
 """
 BELOW = """
-## Arguments that are not numbers of a plan
-
-`explain` names the file, engine or offer of your plan where the table says it in general.
-
-| argument | where it is from |
-| --- | --- |
+`*` stands for any key, and `[]` for any position. A symbol of a formula is another number of the same row, or one of the [arguments](numbers/arguments.md).
+A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the [glossary](glossary.md#names).
 """
+ARGUMENT_HEAD = """# Arguments of numbers
+
+What formulas of the [numbers of a plan](../numbers.md) take that is not a number of the plan itself. `explain` names the file, engine or offer of your plan where this list says it in general.
+
+"""
+_WORDS = re.compile(r"[a-z]{4,} [a-z]")
+"""Beginning of a formula in words."""
+WRITTEN = "<!-- written by `make docs` from the table of quantities -->\n\n"
 
 
 def _entries(root: Path) -> dict[tuple[str, str], str]:
     """Return the place of each formula on the pages of methodology by its room and name, where only one of the room has the name."""
-    found = [(item.module.split(".")[1], item.name) for item in formulas(root)]
-    return {key: f"methodology/{key[0]}.md#{anchor(key[1])}" for key in found if found.count(key) == 1}
+    found = [((item.module.split(".")[1], item.name), item.module) for item in formulas(root)]
+    keys = [key for key, _ in found]
+    return {
+        key: f"../methodology/{page_of(module)}.md#{anchor(key[1])}"
+        for key, module in found
+        if keys.count(key) == 1
+    }
 
 
 def _formula(row: Quantity, entries: dict[tuple[str, str], str]) -> str:
@@ -54,14 +75,32 @@ def _worked_out(row: Quantity, entries: dict[tuple[str, str], str]) -> str:
     return "; ".join([formula, ", ".join(named)]) if named else formula
 
 
-def page(root: Path) -> str:
-    """Return the text of the page."""
-    entries = _entries(root)
-    rows = []
-    for path, row in {**PLAN, **NEXT_TO_A_PLAN}.items():
-        unit = unit_of(path)
+def _page_of(path: str) -> str:
+    first = path.partition(".")[0].partition("[")[0]
+    return next((page for page, (_, names) in PAGES.items() if first in names), next(iter(PAGES)))
+
+
+def _items(rows: Mapping[str, Quantity], entries: dict[tuple[str, str], str]) -> Iterator[str]:
+    """Yield a line for each number, which wraps on a phone; a formula that stands in the line above is not repeated."""
+    above = ""
+    for path, row in rows.items():
+        unit, formula = unit_of(path), _worked_out(row, entries)
         meaning = row.meaning if unit in ("", "-") else f"{row.meaning} [{unit}]"
-        cells = (f"`{path}`", meaning, _worked_out(row, entries))
-        rows.append(f"| {' | '.join(cells)} |")
-    others = [f"| `{name}` | {cell(argument.source)} |" for name, argument in ARGUMENTS.items()]
-    return "\n".join([HEAD.rstrip(), *rows, BELOW.rstrip(), *others]) + "\n"
+        sentence = formula[:1].upper() + formula[1:] if _WORDS.match(formula) else formula
+        yield f"- **`{path}`**: {meaning}. {'The same formula' if formula == above else sentence}."
+        above = formula if len(formula.split()) > 2 else ""
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Return the text of the index, of a page for each group of numbers and of the arguments, by their paths below docs/."""
+    entries, index, texts = _entries(root), [], {}
+    every = {**PLAN, **NEXT_TO_A_PLAN}
+    for page, (title, _) in PAGES.items():
+        own = {path: row for path, row in every.items() if _page_of(path) == page}
+        names = list(dict.fromkeys(path.partition(".")[0].partition("[")[0] for path in own))
+        shown = ", ".join(f"`{name}`" for name in names[:6]) + (", ..." if len(names) > 6 else "")
+        index.append(f"- [{title}](numbers/{page}.md): {shown}\n")
+        texts[f"numbers/{page}.md"] = f"# {title}\n\n{WRITTEN}" + "\n".join([*_items(own, entries), ""])
+    others = [f"- **`{name}`**: {cell(argument.source)}\n" for name, argument in ARGUMENTS.items()]
+    texts["numbers/arguments.md"] = ARGUMENT_HEAD + "".join(others)
+    return {"numbers.md": f"{HEAD}{''.join(index)}{BELOW}", **texts}

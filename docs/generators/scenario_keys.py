@@ -1,4 +1,4 @@
-"""What docs/scenario.md says of every key of a scenario, written from the records that read it.
+"""What docs/scenario.md, and a page for each section in docs/scenario/, say of every key of a scenario, written from the records that read it.
 
 Meaning and unit come from the record; what stands in for a key that is left out is said here, from the code that does it.
 """
@@ -187,6 +187,8 @@ EXAMPLES: Mapping[str, str] = MappingProxyType(
 )  # fmt: skip
 """Key -> as it may be written, where its unit has no example."""
 
+OFF = frozenset({"-", "none", "as below"})
+"""Defaults of which the page says nothing: nothing of the kind is planned, or the keys of the section have defaults of their own."""
 _METRICS = {
     "ttft": "time to first token",
     "tpot": "time per output token of a request, after the first",
@@ -256,7 +258,7 @@ def _written(key: str, field: FieldInfo) -> str:
     names = next((typing.get_args(arm) for arm in arms if typing.get_origin(arm) is typing.Literal), ())
     if names:
         return ", ".join(f"`{name}`" for name in names)
-    return f"keys below: {shown}" if record_of(field.annotation) else shown
+    return shown
 
 
 _DEFAULT = re.compile(
@@ -274,26 +276,24 @@ def _meaning(key: str, field: FieldInfo) -> str:
     return said or {"p": f"{key[-2:]}th percentile."}[key.rpartition(".")[2][0]]
 
 
-def _row(key: str, field: FieldInfo, start: str) -> str:
-    default = "needed" if field.is_required() else DEFAULTS.get(key) or f"{field.default}"
-    cells = [
-        f"`{key.removeprefix(start)}`",
-        _meaning(key, field),
-        default,
-        _written(key, field),
-    ]
-    return "| " + " | ".join(cell.replace("|", "/") for cell in cells) + " |"
+def _said(key: str, field: FieldInfo) -> str:
+    """Return what stands behind the name of a key: its meaning, what holds without it, and how it is written."""
+    stated = DEFAULTS.get(key) or f"{field.default}"
+    default = " Required." if field.is_required() else "" if stated in OFF else f" Default: {stated}."
+    meaning, written = _meaning(key, field).removesuffix("."), _written(key, field)
+    return f"{meaning}.{default} {written[:1].upper()}{written[1:]}"
 
 
-def _table(start: str) -> str:
-    """Return the table of the keys of a section; keys that differ in their name only share a row."""
+def _listed(start: str) -> str:
+    """Return the list of the keys of a section, which wraps on a phone; keys that differ in their name only share an item."""
     named: dict[str, list[str]] = {}
     for key, field in keys_of():
         if key.startswith(start) and "." not in key.removeprefix(start):
-            name, _, rest = _row(key, field, start).removeprefix("| ").partition(" | ")
-            named.setdefault(rest, []).append(name)
-    rows = [f"| {', '.join(names)} | {rest}" for rest, names in named.items()]
-    return "\n".join(["| key | meaning | left out | written as |", "| --- | --- | --- | --- |", *rows])
+            name = f"`{key.removeprefix(start)}`"
+            if not start and f"\n## {key}\n" in _sections():
+                name = f"[{name}]({SCENARIO}/{key}.md)"
+            named.setdefault(_said(key, field), []).append(f"**{name}**")
+    return "\n".join(f"- {', '.join(names)}: {said}" for said, names in named.items())
 
 
 def _curves() -> str:
@@ -304,11 +304,26 @@ def _curves() -> str:
     return "\n".join(["| shape | mean over peak | hours from midnight |", "| --- | --- | --- |", *lines])
 
 
-def page() -> str:
-    """Return the text of docs/scenario.md."""
-    text = _PAGE.replace("<models>", model_keys.PAGE).replace("<money>\n", money_keys.PAGE)
+def _sections() -> str:
+    """Return the text of all pages with the marks of their lists."""
+    return _PAGE.replace("<models>", model_keys.PAGE).replace("<money>\n", money_keys.PAGE)
+
+
+def pages() -> dict[str, str]:
+    """Return the text of docs/scenario.md and of the page of each section, by their paths below docs/."""
+    first, *sections = re.split(r"^## (?!The file)", _text(), flags=re.MULTILINE)
+    texts = {f"{SCENARIO}.md": f"{first.rstrip()}\n"}
+    for section in sections:
+        name, _, text = section.partition("\n")
+        below = re.sub(r"\]\((?!http|#)", "](../", text.replace("\n### ", "\n## ")).strip()
+        texts[f"{SCENARIO}/{name}.md"] = f"# {name}\n\n{WRITTEN}\n\n{below}\n"
+    return texts
+
+
+def _text() -> str:
+    text = _sections()
     for mark, start in _TABLES.items():
-        text = text.replace(f"<{mark}>", _table(start))
+        text = text.replace(f"<{mark}>", _listed(start))
     assert set(Promise.model_fields) == {
         *(f"{m}_{s}" for m in METRICS for s in STATISTICS),
         "confidence",
@@ -317,6 +332,9 @@ def page() -> str:
     return text.replace("<curves>", _curves())
 
 
+SCENARIO = "scenario"
+"""Page of the file, and folder of the pages of its sections."""
+WRITTEN = "<!-- written by `make docs` from the records that read a scenario -->"
 _TABLES = {
     "scenario": "",
     "traffic": "traffic.",
@@ -364,6 +382,8 @@ A number without a unit is in requests per second, tokens, hours of a day, or a 
 count in units: `m` is a thousandth, `M` a million.
 
 ## The file
+
+Each key has its meaning, its default, and the names or an example of what it takes. Without a default, nothing of the kind is planned. A key that is a link has a page with keys of its own.
 
 <scenario>
 

@@ -32,6 +32,8 @@ SITE = "https://OWNER.github.io/capplan/"
 """Beginning of a link to a page that only the site has."""
 GENERATED = ("library-reference.md", "live-report.md")
 """Pages that only the site has."""
+INDEXES = ("scenario.md", "numbers.md", "methodology/operators.md", "methodology/money.md")
+"""Pages of the menu below which the pages of their folders stand, in the order of their links."""
 COMMAND_INDEX = "commands.md"
 """Page of the menu below which the pages of the commands stand."""
 REPORT = ("report", "support-chat", "--offline", "--author", "Platform team", "--date", "2026-11-22", "-o")
@@ -51,6 +53,30 @@ PICTURE = re.compile(
 BADGE = re.compile(r"^\[!\[[^\n]*\n", re.MULTILINE)
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)#\s]+)")
 """Target of a link to another page."""
+
+
+def changelog_pages(text: str) -> dict[str, str]:
+    r"""Return the changes as pages of the site: an index, and for each version its changes and the numbers that moved.
+
+    Examples
+    --------
+    >>> text = "# Changes\n\nWhat.\n\n## [1.0.0] - 2026\n\n### Fixed\n\n- b\n\n### Numbers that moved\n\nc\n"
+    >>> changelog_pages(text)["changelog/1.0.0.md"]
+    '# [1.0.0] - 2026\n\n## Fixed\n\n- b\n'
+    """
+    head, *versions = re.split(r"^## ", text, flags=re.MULTILINE)
+    versions = [re.sub(r"\]\((?!http|#)", "](../../", version) for version in versions]
+    index, texts = [head.rstrip() + "\n"], {}
+    for version in versions:
+        title, _, below = version.partition("\n")
+        name = title[1:].partition("]")[0].lower()
+        changes, _, numbers = below.replace("\n### ", "\n## ").partition("\n## Numbers that moved\n")
+        texts[f"changelog/{name}.md"] = f"# {title}\n{changes.rstrip()}\n"
+        index.append(f"- [{title}](changelog/{name}.md)")
+        if numbers:
+            texts[f"changelog/{name}-numbers.md"] = f"# Numbers that moved in {title}\n{numbers}"
+            index[-1] += f", [numbers that moved](changelog/{name}-numbers.md)"
+    return {"changelog.md": "\n".join([*index, ""]), **texts}
 
 
 def site_page(source: str) -> str:
@@ -103,7 +129,7 @@ def notebook_text(text: str, name: str) -> str:
     1 + 1
     ```
     <BLANKLINE>
-    ```text
+    ```console
     2
     ```
     <BLANKLINE>
@@ -114,7 +140,7 @@ def notebook_text(text: str, name: str) -> str:
         source = "".join(cell["source"])
         parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
         shown = [output.get("text") or output["data"]["text/plain"] for output in cell.get("outputs", ())]
-        parts += [f"```text\n{''.join(lines).rstrip()}\n```" for lines in shown]
+        parts += [f"```console\n{''.join(lines).rstrip()}\n```" for lines in shown]
     return "\n\n".join([*parts, f'<a href="{name}" download>This page as a notebook</a>'])
 
 
@@ -129,6 +155,14 @@ def report_page() -> str:
         return page.read_text(encoding="utf-8")
 
 
+def pages_below(index: str) -> list[str]:
+    """Return the pages of the folder of an index, as it links them first."""
+    text = (ROOT / "docs" / index).read_text(encoding="utf-8")
+    above, _, page = index.rpartition("/")
+    found = re.findall(rf"\]\(({page.removesuffix('.md')}/[\w-]+\.md)\)", text)
+    return [posixpath.join(above, name) for name in dict.fromkeys(found)]
+
+
 def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
     """Put the page of each command below the index of commands."""
     sys.path.insert(0, str(ROOT))
@@ -136,15 +170,15 @@ def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
 
     def unfolded(entries: list[Any]) -> list[Any]:
         """Return a part of the menu."""
-        pages = [COMMAND_INDEX, *({f"capplan {name}": f"commands/{name}.md"} for name in COMMANDS)]
+        below: dict[str, list[Any]] = {index: [index, *pages_below(index)] for index in INDEXES}
+        changes = changelog_pages((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+        below["changelog.md"] = list(changes)
+        below[COMMAND_INDEX] = [
+            COMMAND_INDEX,
+            *({f"capplan {name}": f"commands/{name}.md"} for name in COMMANDS),
+        ]
         return [
-            {
-                title: pages
-                if value == COMMAND_INDEX
-                else unfolded(value)
-                if isinstance(value, list)
-                else value
-            }
+            {title: unfolded(value) if isinstance(value, list) else below.get(value, value)}
             for entry in entries
             for title, value in entry.items()
         ]
@@ -164,6 +198,7 @@ def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
         page = site_page(path.relative_to(ROOT).as_posix())
         texts[page] = notebook_text(path.read_text(encoding="utf-8"), path.name)
     texts |= {"library-reference.md": library_page.page(), "live-report.md": LIVE_REPORT}
+    texts |= changelog_pages(texts["changelog.md"])
     texts["examples/report.html"] = report_page()
     for page, text in texts.items():
         files.append(File.generated(config, page, content=text))

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from calibrate.live.card_table import (
     table,
     with_cache,
 )
+from calibrate.live.evidence_files import FOLDER, files
 
 MODELS = sorted(path.name for path in KEPT.iterdir() if path.is_dir())
 ABOUT = json.loads((KEPT / "about.json").read_text(encoding="utf-8"))
@@ -102,7 +104,17 @@ def test_open_loops_that_no_fit_saw(name, own):
             assert predicted == pytest.approx(seen, rel=most), (row["load"], key)
 
 
-def test_the_page_has_the_table_of_today(root):
-    """Numbers of the page are those that the kept records and today's predictions give."""
-    page = (root / "docs" / "evidence" / "live.md").read_text(encoding="utf-8")
-    assert "\n".join(table()) in page
+def test_the_files_of_the_page_are_those_of_today():
+    """Their numbers are those that the kept records and today's predictions give."""
+    for name, text in files().items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == text, (
+            "run: python -m calibrate.live.evidence_files"
+        )
+
+
+def test_rows_that_the_page_quotes_are_those_of_its_file():
+    page = (FOLDER / "live.md").read_text(encoding="utf-8")
+    rows = str(table()).splitlines()
+    quoted = re.findall(r"^\| (?:all steps, measured|closed loops of|open loop at).*", page, re.MULTILINE)
+    assert len(quoted) == 4
+    assert [row for row in quoted if row not in rows] == []

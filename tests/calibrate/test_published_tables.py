@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from calibrate.published_tables import (
+    furthest_published,
     published_groups,
     published_judgements,
     published_refusals,
@@ -53,14 +54,14 @@ def test_scores_are_of_their_group_and_leave_out_what_is_not_judged():
     assert judged["prefill pools, input tokens/s"].value is None
 
 
-def test_each_predicted_run_has_a_line_with_its_interval():
-    lines = published_table(ROWS, PREDICTIONS).splitlines()
-    assert len(lines) == 2 + 6
-    assert (
-        lines[2]
-        == "| d1 | a | R1, 72 x H100, sglang | decode pool, 256 |  |  | 130 (90 to 170) / 100 |  |  |  |"
+def test_each_value_of_a_predicted_run_has_a_line_with_its_interval():
+    table = published_table(ROWS, PREDICTIONS)
+    assert len(table.rows) == 7
+    assert table.csv().splitlines()[1] == (
+        "d1,a,R1,72 x H100,sglang,decode pool,256,output tokens/s,130,90,170,100"
     )
-    assert published_refusals(PREDICTIONS, ROWS).splitlines()[2:] == ["| isl: missing | 1 |"]
+    assert [row[0] for row in furthest_published(table).rows][:2] == ["x1", "s2"]
+    assert published_refusals(PREDICTIONS, ROWS).rows == [["isl: missing", "1"]]
 
 
 def test_the_section_is_that_of_a_file(tmp_path):
@@ -75,8 +76,20 @@ def test_the_section_is_that_of_a_file(tmp_path):
         writer = csv.DictWriter(file, row)
         writer.writeheader()
         writer.writerows([row, refused])
-    text = published_section(path)
-    assert "1 of 2 published runs are predicted, 50 %." in text
+    page = published_section(path)
+    text = page.text
+    assert "1 of 2 published runs are predicted, 50 % (" in text
     assert "| vllm+llm-d is replayed as vllm | engine | 1 |" in text
     assert "unknown hardware 'Ascend 910C'" in text
-    assert "| r1 | s | gpt-oss-20b, 1 x H200, vllm+llm-d | decode pool, 32 |" in text
+    (line,) = page.files["published-deployments"].rows
+    assert line[:8] == [
+        "r1",
+        "s",
+        "gpt-oss-20b",
+        "1 x H200",
+        "vllm+llm-d",
+        "decode pool",
+        "32",
+        "output tokens/s",
+    ]
+    assert "| r1 | gpt-oss-20b | 1 x H200 | vllm+llm-d | decode pool | 32 | output tokens/s |" in text

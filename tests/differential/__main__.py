@@ -15,7 +15,7 @@ from capplan.families.registry import REFUSED, families
 from tests.differential.files import files
 from tests.differential.flop import OTHERWISE, flop_difference
 from tests.differential.kept import Kept
-from tests.differential.page import page
+from tests.differential.page import page, table
 from tests.differential.quantised import quantised_differences
 from tests.differential.reference import CONTEXTS, MODEL_TYPES
 from tests.differential.stored import store
@@ -81,6 +81,7 @@ def main() -> int:
     print(f"{dict(counts)} of {len(every)} files in {time.process_time() - begun:.0f} s of CPU")
     if options.write:
         PAGE.write_text(page(results, CONTEXTS, CACHE_ELSEWHERE, same, OTHERWISE), encoding="utf-8")
+        PAGE.with_suffix(".csv").write_text(table(results).csv(), encoding="utf-8")
         read = (one for one in every if one.verdict in ("exact", "noted"))
         store(((one, kept.reference(one.file)) for one in read), options.seed)
     if counts["wrong"] or off:

@@ -1,4 +1,4 @@
-"""docs/models.md: every model type of the installed transformers, exact, noted or refused with the reason."""
+"""docs/models.md and docs/models.csv: every model type of the installed transformers, exact, noted or refused with the reason."""
 
 import collections
 from collections.abc import Iterable
@@ -8,23 +8,26 @@ import transformers
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.registry import families
+from docs.generators.page_tables import Table
 from tests.differential.verdict import Compared
 
 _PAGE = """# Every model type
 
-Find the `model_type` of your config.json on this page: capplan reads the types of the table, and rejects the others with a reason. Nothing is guessed.
+Find the `model_type` of your config.json on this page: capplan reads the types of the first list, and rejects the others with a reason. Nothing is guessed.
 
-{counts}
-
-```text
-{read}
-```
+{counts} [By type](models.csv).
 
 - **exact**: parameters, and cache elements where the model was run, equal the reference, to the last one.
 - **noted**: the result says which key was not read or which tower is not counted.
 - **refused**: one line that says why.
 - **not built**: transformers does not build or run the file itself.
 - **wrong**: another figure without a remark. No type is wrong today: `make oracle` fails if one is.
+
+## Types that are read
+
+{read}.
+
+Noted:
 
 {remarks}
 
@@ -57,7 +60,7 @@ def page(
     """Return the page for the verdicts of every model type."""
     total = collections.Counter(one.verdict for listed in results.values() for one in listed)
     counts = ", ".join(f"{total[verdict]:,} {verdict}" for verdict in (*_COUNTED, "wrong"))
-    read = [_row("files of each type", _COUNTED)]
+    read = []
     remarks: dict[str, list[str]] = {}
     rejected: dict[str, list[str]] = {}
     for kind, listed in results.items():
@@ -66,12 +69,12 @@ def page(
         if set(found) <= {"refused"}:
             rejected.setdefault(remark, []).append(kind)
             continue
-        read.append(_row(kind, [found[verdict] for verdict in _COUNTED]))
+        read.append(kind)
         if remark:
             remarks.setdefault(remark, []).append(kind)
     return _PAGE.format(
         counts=f"{sum(total.values()):,} files of {len(results)} model types: {counts}.",
-        read="\n".join(read),
+        read=", ".join(f"`{kind}`" for kind in read),
         remarks=_listed(remarks),
         others=", ".join(f"`{kind}`" for kind in sorted(set(families()) - set(results))),
         rejected=_listed(rejected),
@@ -86,9 +89,14 @@ def page(
 _COUNTED = ("exact", "noted", "refused", "not built")
 
 
-def _row(kind: str, cells: Iterable[object]) -> str:
-    """Return a line of the table of types that are read."""
-    return f"{kind:<32}{''.join(f'{cell:>11}' for cell in cells)}"
+def table(results: dict[str, list[Compared]]) -> Table:
+    """Return how many files of each type have each verdict, of types that are read."""
+    rows = []
+    for kind, listed in results.items():
+        found = collections.Counter(one.verdict for one in listed)
+        if not set(found) <= {"refused"}:
+            rows.append([kind, *(str(found[verdict]) for verdict in _COUNTED)])
+    return Table(["model_type", *(f"files {verdict}" for verdict in _COUNTED)], rows)
 
 
 def _listed(kinds: dict[str, list[str]]) -> str:

@@ -130,6 +130,32 @@ def test_no_page_scrolls_sideways_or_logs_a_fault(site, opened, width):
         assert opened.said("Runtime.exceptionThrown", "Log.entryAdded") == [], page.relative_to(site)
 
 
+BLOCKS = """[...document.querySelectorAll('pre > code')].filter(code => code.scrollWidth > code.clientWidth + 1)
+    .map(code => Boolean(code.closest('.language-console')))"""
+"""Whether each code block that scrolls inside itself is what a terminal prints."""
+TALLEST = 14_000
+"""Pixels of a page on a phone; the reference of the library and the sample report are one page each."""
+ONE_PAGE = {"library-reference.html", "examples/report.html"}
+
+
+@needs_browser
+def test_on_a_phone_no_page_is_endless_and_only_what_a_terminal_prints_scrolls(site, opened):
+    """`pytest -s -k phone tests/rules/test_built_site.py` prints the figures."""
+    opened.call("Emulation.setDeviceMetricsOverride", width=390, height=900, deviceScaleFactor=1, mobile=True)
+    heights, scrolling = {}, {}
+    for page in pages_of(site):
+        go(opened, page.as_uri())
+        name = page.relative_to(site).as_posix()
+        heights[name] = opened.run("document.scrollingElement.scrollHeight")
+        scrolling[name] = opened.run(BLOCKS)
+    tall = {name: height for name, height in heights.items() if height > TALLEST}
+    print(
+        f"{sum(map(len, scrolling.values()))} blocks scroll; tallest: {sorted(heights.items(), key=lambda own: -own[1])[:5]}"
+    )
+    assert [name for name, terminal in scrolling.items() if not all(terminal)] == []
+    assert tall.keys() <= ONE_PAGE, tall
+
+
 @needs_browser
 @pytest.mark.parametrize("words", FOUND)
 def test_the_search_finds_the_page_that_helps_first(site, opened, words):

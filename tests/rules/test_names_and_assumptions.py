@@ -15,6 +15,7 @@ from capplan.readers.plan_file import StatedGroup, StatedPlan
 from capplan.report.quantities import ARGUMENTS, MEMORY, NEXT_TO_A_PLAN, OF_SEVERAL_GROUPS, PLAN, quantity_of
 from capplan.report.screen_units import TITLES, screen_of, unit_of
 from docs.generators import plan_numbers
+from docs.generators.page_tables import table_in
 from tests.letters import symbols_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,22 +26,16 @@ SOURCES = [
 ]
 
 
-def rows_of(page):
-    """Yield the cells of every table row of a page of docs/ whose first cell holds code."""
-    for line in (ROOT / "docs" / page).read_text(encoding="utf-8").splitlines():
-        if line.startswith("| `"):
-            yield [cell.strip() for cell in line.strip("|").split(" | ")]
-
-
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 NAMES = [
-    (name, row[1])
-    for row in rows_of("nomenclature.md")
-    for name in re.findall(r"`(\w+)`", row[0].split("|")[0])
+    (name, unit or "-")
+    for names, unit in re.findall(r"^- (`[^:\[]+`)(?: \[(.*?)\])?: ", GLOSSARY, re.MULTILINE)
+    for name in re.findall(r"`(\w+)`", names)
 ]
 CONSTANTS = [
-    (row[0].strip("`| "), row[1].strip("`"))
-    for row in rows_of("evidence/constants.md")
-    if row[0].strip("`| ").startswith("capplan.")
+    (row["constant"], row["value"])
+    for row in table_in(ROOT / "docs" / "evidence" / "constants.csv")
+    if row["constant"].startswith("capplan.")
 ]
 SPELT = {"tokens": "token", "req/s": "1/s", "tokens/s": "token/s"}
 """Unit as the page writes it -> as results have it."""
@@ -74,10 +69,11 @@ def test_the_columns_of_a_plan_are_listed():
     assert keys - {name for name, _ in NAMES} - of_plans - by_themselves == set()
 
 
-def test_the_page_on_numbers_of_a_plan_is_current():
-    assert (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8") == plan_numbers.page(ROOT), (
-        "run: make docs"
-    )
+def test_the_pages_on_numbers_of_a_plan_are_current():
+    docs = ROOT / "docs"
+    written = [docs / "numbers.md", *(docs / "numbers").glob("*.md")]
+    shown = {path.relative_to(docs).as_posix(): path.read_text(encoding="utf-8") for path in written}
+    assert shown == plan_numbers.pages(ROOT), "run: make docs"
 
 
 @pytest.mark.parametrize(
