@@ -16,6 +16,7 @@ PROGRAMS = {
     ("-m", "vllm.entrypoints.api_server"): "vllm",
     ("-m", "vllm.entrypoints.cli.main", "serve"): "vllm",
     ("-m", "sglang.launch_server"): "sglang",
+    ("-m", "sglang_router.launch_server"): "sglang",
     ("-m", "dynamo.vllm"): "vllm",
     ("-m", "dynamo.sglang"): "sglang",
     ("sglang", "serve"): "sglang",
@@ -62,6 +63,8 @@ _SAYS = (
 )
 """Programs whose words start nothing."""
 _SHELLS = ("bash", "sh", "zsh", "ash", "dash", "eval")
+_RUNNERS = ("ssh", "srun", "tmux", "screen", "su", "runuser", "parallel", "sky", "pylet", "sbatch")
+"""Programs that run, elsewhere or later, the command that stands in one word of theirs."""
 _ASSIGNED = re.compile(r"(?:(?:export|declare|local|readonly)\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
     r"\$\$?(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:\[[@*]\])?(?:(?P<how>:?[-=+?])(?P<other>[^{}]*))?\})"
@@ -396,7 +399,10 @@ def _started(
                 yield Started(engine, version, _variables(command[:at]), tuple(behind))
                 return
         if " " in command[at] or "\n" in command[at]:
-            inner = engines_started(command[at], place, values, depth + 1) if _script_at(command, at) else []
+            set_here = {**(values or {}), **_set_by(command[:at])}
+            inner = (
+                engines_started(command[at], place, set_here, depth + 1) if _script_at(command, at) else []
+            )
             for each in inner:
                 before = (*_variables(command[:at]), *each.variables)
                 yield replace(each, version=each.version or version, variables=before)
@@ -433,7 +439,9 @@ def _told_by_dynamo(words: Sequence[str]) -> list[str]:
 def _script_at(words: Sequence[str], at: int) -> bool:
     """Return whether a word is a script: what a shell is given behind -c, or all that it is given."""
     return at > 0 and (
-        re.fullmatch(r"-\w*c", words[at - 1]) is not None or Path(words[at - 1]).name in _SHELLS
+        re.fullmatch(r"-\w*c", words[at - 1]) is not None
+        or Path(words[at - 1]).name in _SHELLS
+        or Path(words[0]).name in _RUNNERS
     )
 
 
@@ -468,5 +476,10 @@ def _entry_point(words: Sequence[str]) -> str | None:
 
 def _variables(words: Sequence[str]) -> tuple[str, ...]:
     """Return the variables that stand before a program, by name; their values may be secret."""
-    named = (_ASSIGNED.fullmatch(word) for word in words)
-    return tuple(dict.fromkeys(match[1] for match in named if match is not None))
+    return tuple(_set_by(words))
+
+
+def _set_by(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables that the words before a program set for it, as `NAME=VALUE` or behind -e of a container."""
+    named = (_ASSIGNED.fullmatch(word.removeprefix("--env=").removeprefix("-e")) for word in words)
+    return {match[1]: match[3] for match in named if match is not None}
