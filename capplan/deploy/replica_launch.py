@@ -263,15 +263,17 @@ def engine_flags(engine: str) -> EngineFlags:
     }
     kinds = ("valued", "switches")
     harmless = {kind: " ".join(table["harmless"][kind]).split() for kind in kinds}
+    told = {
+        part: {name: says for says, lines in table[part].items() for name in " ".join(lines).split()}
+        for part in ("refused", "assumed")
+    }
     return EngineFlags(
         engine,
         table["source"],
         tuple(table["releases"]),
         flags,
-        *(
-            {name: says for says, lines in table[part].items() for name in " ".join(lines).split()}
-            for part in ("refused", "assumed")
-        ),
+        told["refused"],
+        told["assumed"],
         frozenset(name for kind in kinds for name in harmless[kind]),
         frozenset([*harmless["switches"], *" ".join(table["switches"]).split()]),
         frozenset(" ".join(table["many"]).split()),
