@@ -15,7 +15,7 @@ from capplan.errors import LONGEST_SHOWN, InputError
 
 _Kept = TypeVar("_Kept")
 _OPTION = re.compile(r"--?[A-Za-z]")
-_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
+_ARGUMENTS = ("$@", "$*", "${@}", "${*}", "$$@", "$$*")
 """What a shell puts the arguments of its script in place of."""
 _LIKENESS = 0.85
 """Likeness of two options from which on one is taken for the other misspelt."""

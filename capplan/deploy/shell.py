@@ -4,6 +4,7 @@ A shell's quotes, comments, variables, operators and here-documents, and the opt
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -70,6 +71,8 @@ _VARIABLE = re.compile(
     r"\$\$?(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:\[[@*]\])?(?:(?P<how>:?[-=+?])(?P<other>[^{}]*))?\})"
 )
 """A variable, with what stands in its place where it is not set (-, =) or set (+); two dollar signs are one in a Compose file."""
+_DEFAULTED = re.compile(r"\$\$?\{(?P<name>[A-Za-z_]\w*):?[-=](?P<other>[^{}]*\$\{[^{}]*\}[^{}]*)\}")
+"""A variable whose default holds another one."""
 _CONTINUED = re.compile(r"\\[ \t\r]*(?:#[^\n]*)?\n")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]*(?<! )>(?!\w)")
 """What people write for a value of one's own, such as <your model>; `<in >out` and `<in>out` are redirections."""
@@ -292,7 +295,7 @@ class _Script:
             return self._substituted()
         match = _VARIABLE.match(self._text, self._at)
         if match is None:
-            return False
+            return self._defaulted(quoted=quoted)
         self._at = match.end()
         name, how = match["name"] or match["braced"], (match["how"] or "")[-1:]
         values, other = self._values.get(name), (match["other"] or "").strip("'\"")
@@ -315,6 +318,20 @@ class _Script:
                     self._end_word()
                 self._add(word)
         return True
+
+    def _defaulted(self, *, quoted: bool) -> bool:
+        """Put the value of a variable whose default is another variable where it stands; return whether there was one."""
+        match = _DEFAULTED.match(self._text, self._at)
+        if match is None or len(self._text) > _LONGEST:
+            return False
+        inner = _Script(match["other"], self._place)
+        inner._values = self._values
+        known = self._values.get(match["name"])
+        default = " ".join(word for command in inner.commands() for word in command)
+        value = default if known is None else " ".join(known)
+        self._values.setdefault(match["name"], [value])
+        self._text = f"{self._text[: self._at]}${{{match['name']}}}{self._text[match.end() :]}"
+        return self._expanded(quoted=quoted)
 
     def _substituted(self) -> bool:
         """Take `$(...)` as it is written: nothing is run."""
@@ -400,9 +417,8 @@ def _started(
                 return
         if " " in command[at] or "\n" in command[at]:
             set_here = {**(values or {}), **_set_by(command[:at])}
-            inner = (
-                engines_started(command[at], place, set_here, depth + 1) if _script_at(command, at) else []
-            )
+            script = _with_arguments(command, at)
+            inner = engines_started(script, place, set_here, depth + 1) if script else []
             for each in inner:
                 before = (*_variables(command[:at]), *each.variables)
                 yield replace(each, version=each.version or version, variables=before)
@@ -413,12 +429,20 @@ def _started(
         listed = re.findall(r'"([^"]*)"', entry)
         for each in _started([*listed, *command[image_at + 1 :]], place, values, depth):
             yield replace(each, version=each.version or version)
-    elif image_at is not None and _SERVES.fullmatch(command[image_at]):
+    elif image_at is not None and _serves(command[image_at], command[image_at + 1 :]):
         rest = command[image_at + 1 :]
         if rest and _MODULE.fullmatch(rest[0]) is None and Path(rest[0]).name not in _SHELLS:
             served = rest[1:] if rest[0] == "serve" else rest
             if rest[:1] != ["bench"] and (entry is None or "vllm" in entry):
                 yield Started("vllm", version, _variables(command[:image_at]), tuple(served))
+
+
+def _serves(image: str, words: Sequence[str]) -> bool:
+    """Return whether an image starts vLLM by itself: an official one, or one of its name that is given the options of the server."""
+    named = "vllm" in image.rpartition("/")[2] and bool(words) and words[0].startswith("-")
+    return _SERVES.fullmatch(image) is not None or (
+        named and any(word.partition("=")[0] == "--model" for word in words)
+    )
 
 
 _POOLS = {"--is-prefill-worker": "kv_producer", "--is-decode-worker": "kv_consumer"}
@@ -434,6 +458,18 @@ def _told_by_dynamo(words: Sequence[str]) -> list[str]:
         roles += [role for mode, role in _MODES.items() if kept[at + 1] == mode]
         del kept[at : at + 2]
     return [*kept, *(f"--kv-transfer-config.kv_role={role}" for role in roles[:1])]
+
+
+_ARGUMENTS = re.compile(r'"\$?\$(?:@|\{@\})"|\$?\$(?:@|\{@\})')
+"""The arguments of a script, where they stand in it; Compose files write two dollar signs."""
+
+
+def _with_arguments(words: Sequence[str], at: int) -> str:
+    """Return the script in a word, with the arguments that its shell is given behind it; empty where the word is no script."""
+    if not _script_at(words, at):
+        return ""
+    given = shlex.join(words[at + 2 :]) if words[at - 1].endswith("c") else ""
+    return _ARGUMENTS.sub(lambda match: given, words[at]) if given else words[at]
 
 
 def _script_at(words: Sequence[str], at: int) -> bool:
