@@ -47,6 +47,8 @@ from capplan.ranges import Revision
 _DRAFTS_APART = ("NGram",)
 """Ways to draft that run between steps, which have to wait for them."""
 _CACHE_KEYS = ("dtype", "free_gpu_memory_fraction", "enable_block_reuse")
+_OLD_SECTION = "pytorch_backend_config"
+"""Section of the YAML of TensorRT-LLM that held its settings before 1.0, some by other names."""
 
 
 def written_config(launch: ReplicaLaunch) -> dict[str, Any]:
@@ -462,11 +464,15 @@ WHOLE_TOWERS = "holds the whole vision tower on every GPU"
 def not_modelled(place: str, lines: Sequence[str]) -> str:
     """Return the error for all that a command says and is not modelled."""
     if len(lines) == 1:
-        which = "" if "not modelled" in lines[0] or NOT_STATED in lines[0] else ", which is not modelled"
+        said = ("modelled", "not read", "is read", NOT_STATED)
+        which = "" if any(words in lines[0] for words in said) else ", which is not modelled"
         return (
             f"{place}: {lines[0]}{which}\n  leave it out to estimate without it, or add --ignore-unmodelled"
         )
     listed = "".join(f"\n  {line}" for line in lines)
+    unset = dict.fromkeys(re.findall(r"write (\w+=\.\.\.;) before", listed))
+    if len(unset) == len(lines):
+        return f"{place}: {len(lines)} values are {NOT_STATED}{listed}\n  write {' '.join(unset)} before the command, or add --ignore-unmodelled to take the defaults of the engine"
     what = "not modelled or not stated" if NOT_STATED in listed else "not modelled"
     return f"{place}: {len(lines)} parts are {what}{listed}\n  leave them out to estimate without them, or add --ignore-unmodelled"
 
@@ -487,6 +493,8 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
         return table.flags[key].names[0]
 
     whole = _takes_whole_prompts(launch.engine, read, name)
+    if "attention_data_parallel" in said:
+        said["data_parallel"] = said["attention_data_parallel"]
     if launch.engine == "vllm" and said.get("max_model_len") in ("auto", "-1"):
         shown = f"{name('max_model_len')} {said.pop('max_model_len')}"
         read.assumed["the longest context of the model is served"] = [shown]
@@ -502,17 +510,26 @@ def _with(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch
     if "kv_dtype" in said:
         dtype = read.kept(place, lambda: kv_format(said["kv_dtype"], name("kv_dtype"), place))
         launch = replace(launch, kv_dtype=dtype)
-    launch = replace(launch, weight_dtype=read.kept(place, lambda: weight_dtype(said, place)))
+    launch = replace(launch, weight_dtype=read.kept(place, lambda: weight_dtype(said, launch.model, place)))
     if "no_prefix_caching" in said or "prefix_caching_off" in said:
         launch = replace(launch, prefix_caching=False)
     launch = replace(launch, chunked_prefill=_chunks(said, place, whole=whole))
     if "speculation" in said:
         launch = replace(launch, drafts=read.kept(place, lambda: read_drafts(launch.engine, said, place)))
+    for key in _JUDGED:
+        if key in said:
+            read.judge(table, name(key), said[key])
+    if "plain_sums" in said and launch.tensor_parallel > 1:
+        read.judge(table, name("plain_sums"), "")
     if launch.engine == "sglang":
         return _of_sglang(launch, read, place)
     if launch.engine == "vllm":
         return _of_vllm(launch, read, place)
     return launch
+
+
+_JUDGED = ("exchange", "balance")
+"""Options that exports are written with, and of which a command that is read needs an assumption."""
 
 
 def _graphs_of(
@@ -587,18 +604,22 @@ def _of_vllm(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLau
         read.unmodelled.append(
             "--async-scheduling plans a step while another runs, which is modelled from vllm 0.14.0 on"
         )
+    if (
+        "no_sliding_window" in said and launch.max_model_len is None
+    ):  # else the engine starts where no window is shorter
+        read.judge(engine_flags("vllm"), "--disable-sliding-window", "")
     if "experts_spread" in said:
         launch = replace(launch, expert_parallel=launch.tensor_parallel * launch.data_parallel)
     if "host_cache" in said:
         launch = replace(
             launch, host_cache_bytes=amount(said["host_cache"], "--kv-offloading-size", place) * GIB
         )
-    towers = said.get("whole_towers", "weights")
+    towers = said.get("whole_towers", "data" if "tower_switch" in said else "weights")
     if towers not in ("weights", "data"):
         raise InputError(f"{place}: --mm-encoder-tp-mode {towers!r} is not read; known: weights, data")
     return replace(
         launch,
-        role=read.kept(place, lambda: _vllm_role(said, place)),
+        role=read.kept(place, lambda: _vllm_role(read, place)),
         pooling=_pools(said, place),
         adapters=read_adapters("vllm", said, place),
         whole_towers=towers == "data" and launch.tensor_parallel > 1,
@@ -614,23 +635,26 @@ _STORES = (
     "HF3FS",
     "SharedStorage",
     "Example",
-    "Multi",
     "Dynamo",
     "Kvbm",
 )
 """Parts of the names of connectors that keep caches elsewhere, and send none to a pool of their own where they do both."""
 
 
-def _vllm_role(said: Mapping[str, str], place: str) -> Role | None:
+def _vllm_role(read: LaunchWords, place: str) -> Role | None:
     """Return the pool of an engine that sends caches to others or takes them."""
-    if "transfer" not in said:
+    if "transfer" not in read.said:
         return None
-    values = json_object(said["transfer"], "--kv-transfer-config", place)
+    values = json_object(read.said["transfer"], "--kv-transfer-config", place)
     connector, word = str(values.get("kv_connector", "")), values.get("kv_role")
-    if word == ROLES["either"] and any(part in connector for part in _STORES):
+    if word == ROLES["either"] and "Multi" in connector:
         raise NotModelledError(
-            f"{place}: --kv-transfer-config {connector} keeps prefixes outside the GPUs; where that is host memory, write --kv-offloading-size"
+            f"{place}: --kv-transfer-config {connector} moves caches in several ways, of which one is read; name that connector"
         )
+    if word == ROLES["either"] and any(part in connector for part in _STORES):
+        if "host_cache" not in read.said:
+            read.judge(engine_flags("vllm"), "--kv-transfer-config.kv_connector", connector)
+        return None
     for role, known in ROLES.items():
         if word == known:
             return role
@@ -641,11 +665,12 @@ def _vllm_role(said: Mapping[str, str], place: str) -> Role | None:
 
 def _of_sglang(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLaunch:
     """Return a launch of SGLang, whose options count the ranks, sequences and tokens of all attention groups together."""
-    said, groups = read.said, launch.data_parallel
-    if groups > 1 and "attention_groups" not in said:
-        read.unmodelled.append(
-            f"--dp-size {groups} without --enable-dp-attention starts {groups} engines, of which one is estimated"
-        )
+    said, groups, table = read.said, launch.data_parallel, engine_flags("sglang")
+    if groups > 1 and not {"attention_groups", "attention_data_parallel"} & set(said):
+        shown = f"--dp-size {groups} without --enable-dp-attention"
+        read.assumed[f"one of the {groups} engines that it starts is estimated, with the load of one"] = [
+            shown
+        ]
         launch = replace(launch, data_parallel=1)
         groups = 1
     whole = launch.chunked_prefill is False  # the limit of whole prompts is that of one group
@@ -656,8 +681,11 @@ def _of_sglang(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaL
                 f"{place}: {total} of {key.replace('_', ' ')} cannot be divided by {groups} attention groups"
             )
         launch = replace(launch, **{key: total and total // groups})
-    if "expert_switch" in said and "expert_parallel" not in said:
+    everywhere = "deepep" in said or said.get("exchange", "none") in _EXCHANGED
+    if everywhere or ("expert_switch" in said and "expert_parallel" not in said):
         launch = replace(launch, expert_parallel=launch.tensor_parallel * groups)
+    if said.get("dense_parallel", str(launch.tensor_parallel)) != str(launch.tensor_parallel):
+        read.judge(table, "--moe-dense-tp-size", "")
     if said.get("host_cache") == "0":  # the ratio counts then
         del said["host_cache"]
     if "host_cache" in said:
@@ -666,14 +694,24 @@ def _of_sglang(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaL
             host_cache_bytes=amount(said["host_cache"], "--hicache-size", place) * GB * launch.devices,
         )
     elif "host_cache_switch" in said:
-        read.unmodelled.append("--enable-hierarchical-cache needs its size here: --hicache-size 64")
+        read.judge(table, "--enable-hierarchical-cache", "")
     roles: dict[str, Role | None] = {"null": None, "prefill": "prefill", "decode": "decode"}
     mode = said.get("role", "null")
     if mode not in roles:
         raise InputError(f"{place}: --disaggregation-mode {mode!r} is not prefill, decode or null")
     return replace(
-        launch, role=roles[mode], pooling="pooling" in said, adapters=read_adapters("sglang", said, place)
+        launch,
+        role=roles[mode],
+        pooling="pooling" in said,
+        adapters=read_adapters("sglang", said, place),
+        whole_towers="whole_towers" in said and launch.tensor_parallel > 1,
     )
+
+
+_EXCHANGED = (
+    "ascend_fuseep", "deepep", "deepep_v2", "flashinfer", "flashinfer_megamoe", "megamoe", "mooncake", "mori", "nixl", "pplx",
+)  # fmt: skip
+"""Values of `--moe-a2a-backend` with which SGLang spreads its experts over all ranks (`_A2A_EP_SPANNING_BACKENDS` in its `overrides.py`)."""
 
 
 _TRT_COUNTS = {
@@ -692,7 +730,7 @@ def _configured(
     if found is None:
         read.unmodelled.append(f"{path}: no such file; the YAML of trtllm-serve --config is expected")
         return launch
-    values, table, at = dict(found), engine_flags("trtllm"), str(folder / path)
+    values, table, at = _as_today(found), engine_flags("trtllm"), str(folder / path)
     cache = values.pop("kv_cache_config", None) or {}
     groups, chunked = values.pop("enable_attention_dp", False), values.pop("enable_chunked_prefill", None)
     speculation, adapters = values.pop("speculative_config", None), values.pop("lora_config", None)
@@ -707,7 +745,8 @@ def _configured(
     if not isinstance(cache, dict):
         raise InputError(f"{at}: kv_cache_config is {cache!r}, not a mapping of its settings")
     values |= {f"kv_cache_config.{key}": value for key, value in cache.items() if key not in _CACHE_KEYS}
-    counts["cuda_graphs"] = _captured(values, at, drafts=speculation is not None)
+    most = (counts.get("max_num_seqs") or launch.max_num_seqs) if speculation is not None else None
+    counts["cuda_graphs"] = _captured(values, at, drafts=speculation is not None, most=most)
     for key, value in values.items():
         for name, leaf in leaves(str(key), value):
             read.judge(table, name, leaf, at)
@@ -721,19 +760,57 @@ def _configured(
     )
 
 
-def _captured(values: dict[str, Any], place: str, *, drafts: bool) -> int | None:
-    """Take from the YAML of TensorRT-LLM for how many sequences a step is captured: null switches CUDA graphs off; None where it does not say."""
+def _as_today(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the YAML of TensorRT-LLM with the names of today.
+
+    Examples
+    --------
+    >>> _as_today({"pytorch_backend_config": {"use_cuda_graph": True, "cuda_graph_batch_sizes": [1, 8], "enable_overlap_scheduler": True}})
+    {'cuda_graph_config': {'batch_sizes': [1, 8]}, 'disable_overlap_scheduler': False}
+    """
+    section = found.get(_OLD_SECTION)
+    values = {**found, **section} if isinstance(section, dict) else dict(found)
+    values.pop(_OLD_SECTION, None)
+    graphs = {
+        today: values.pop(name)
+        for name, today in (
+            ("cuda_graph_padding_enabled", "enable_padding"),
+            ("cuda_graph_batch_sizes", "batch_sizes"),
+            ("cuda_graph_max_batch_size", "max_batch_size"),
+        )
+        if name in values
+    }
+    if "use_cuda_graph" in values:
+        values["cuda_graph_config"] = graphs if values.pop("use_cuda_graph") is True else None
+    if "enable_overlap_scheduler" in values:
+        values["disable_overlap_scheduler"] = values.pop("enable_overlap_scheduler") is not True
+    if "kv_cache_dtype" in values:
+        values["kv_cache_config"] = {
+            **(values.get("kv_cache_config") or {}),
+            "dtype": values.pop("kv_cache_dtype"),
+        }
+    return values
+
+
+def _captured(values: dict[str, Any], place: str, *, drafts: bool, most: int | None) -> int | None:
+    """Take from the YAML of TensorRT-LLM for how many sequences a step is captured: null switches CUDA graphs off; None where it does not say.
+
+    With drafts nothing changes where all sequences (`most`) are captured, and a limit below them is not modelled.
+    """
     graphs = values.get("cuda_graph_config", {})
     if graphs is None:
         del values["cuda_graph_config"]
         return 0
-    if drafts or not isinstance(graphs, dict):
+    if not isinstance(graphs, dict):
         return None
     key = next((key for key in ("batch_sizes", "max_batch_size") if key in graphs), None)
     if key is None:
         return None
+    largest = _largest_graph(str(graphs[key]), f"cuda_graph_config.{key}", place)
+    if drafts and not (most and largest >= most):
+        return None
     values["cuda_graph_config"] = {name: one for name, one in graphs.items() if name != key}
-    return _largest_graph(str(graphs[key]), f"cuda_graph_config.{key}", place)
+    return None if drafts else largest
 
 
 def _with_cache(

@@ -184,6 +184,8 @@ def _chained(said: Mapping[str, str], place: str) -> int | None:
         raise NotModelledError(
             f"{place}: --speculative-eagle-topk above 1 drafts a tree, which is not read; describe it in a scenario"
         )
+    if "draft_block" in said:  # one more is verified
+        return count(said["draft_block"], "--speculative-dspark-block-size", place)
     if "draft_tokens" in said:
         return count(said["draft_tokens"], "--speculative-num-draft-tokens", place) - 1
     steps = said.get("draft_steps")

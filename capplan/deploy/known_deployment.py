@@ -16,7 +16,7 @@ from capplan.deploy.command_line import (
     read_command_line,
 )
 from capplan.deploy.manifests import Deployed, deployed_engines
-from capplan.deploy.replica_launch import ReplicaLaunch
+from capplan.deploy.replica_launch import ReplicaLaunch, engine_flags
 from capplan.deploy.shell import engines_started
 from capplan.errors import InputError, nearest, unknown
 from capplan.model.network import LoraTerms
@@ -220,7 +220,7 @@ def _as_planned(
     """Return a launch as a scenario can say it: with a model, and with an assumption where each GPU holds whole towers."""
     named = _model_of(launch, place, model, "--model OWNER/NAME")
     if launch.whole_towers:
-        line = f"--mm-encoder-tp-mode data {WHOLE_TOWERS}"
+        line = f"{engine_flags(launch.engine).flags['whole_towers'].names[0]} {WHOLE_TOWERS}"
         if not ignore_unmodelled:
             raise InputError(not_modelled(place, [line]))
         launch = replace(launch, assumed=(*launch.assumed, LEFT_OUT.format(line)))
@@ -229,7 +229,7 @@ def _as_planned(
 
 def _model_of(launch: ReplicaLaunch, place: str, model: str | None, way_out: str) -> str:
     """Return the model of a command; the one that people name if the command has a variable or a placeholder instead."""
-    if "$" not in launch.model and not launch.model.startswith("<"):
+    if "$" not in launch.model and not launch.model.startswith(("<", "[")):
         return launch.model
     if model is None:
         variable = f"the variable {launch.model}, which nothing before it sets"

@@ -15,7 +15,7 @@ from capplan.errors import LONGEST_SHOWN, InputError
 
 _Kept = TypeVar("_Kept")
 _OPTION = re.compile(r"--?[A-Za-z]")
-_ARGUMENTS = ("$@", "$*", "${@}", "${*}")
+_ARGUMENTS = ("$@", "$*", "${@}", "${*}", "$$@", "$$*")
 """What a shell puts the arguments of its script in place of."""
 _LIKENESS = 0.85
 """Likeness of two options from which on one is taken for the other misspelt."""
@@ -58,9 +58,8 @@ class LaunchWords:
         for known in (f"{name}={value.lower()}", *_with_parents(name)):
             if known in table.refused:
                 if "=" in known or value.lower() not in _AS_IT_IS:
-                    why = table.refused[known] or "may change memory or speed"
                     shown = f"{name} {value}" if "=" in known else name
-                    self.unmodelled.append(f"{shown} {why}")
+                    self.unmodelled.append(f"{shown} {table.refused[known]}")
                 return
             if known in table.assumed:
                 if value.lower() not in _AS_IT_IS:
@@ -119,6 +118,9 @@ def options_of(table: EngineFlags, started: Started, place: str, folder: Path) -
         name, key, value = _option(table, names, every, word, rest, place)
         base, dot, path = name.partition(".")
         taken = key in _OBJECTS[table.engine]
+        if taken and not dot and (unknown := _unknown("", value)) and not value.lstrip().startswith("{"):
+            read.unmodelled.append(f"{name} is {NOT_STATED}: {value} {unknown}")
+            continue
         written = _object(value, name, place, needed=taken) if not dot and (key is None or taken) else None
         if dot or written is not None:
             _merge(objects.setdefault(base, {}), path, _literal(value) if written is None else written)
@@ -254,7 +256,7 @@ def _unknown(key: str, value: str) -> str:
     if match["command"]:
         return "is a command, and nothing is run; write what it prints"
     if match["variable"]:
-        return f"is a variable that nothing before it sets; write {match['variable']}=... before it"
+        return f"is a variable that nothing before it sets; write {match['variable']}=...; before the command"
     return (
         "is an argument of its script; write its value"
         if match["argument"]
@@ -379,9 +381,26 @@ def _note(
     if name.partition("=")[0] in every or name in every:
         read.judge(table, name, value)
         return
-    near = next(iter(get_close_matches(name, sorted(names), n=1, cutoff=_LIKENESS)), None)
+    near = _elsewhere(table, name) or next(
+        iter(get_close_matches(name, sorted(names), n=1, cutoff=_LIKENESS)), None
+    )
     if near is not None:
         raise InputError(
             f"{place}: {name} is no option of {table.engine} that is known; did you mean {near}?"
         )
     read.unread.append(name)
+
+
+def _elsewhere(table: EngineFlags, name: str) -> str | None:
+    """Return what an engine calls an option that another engine calls by this name; None where neither does.
+
+    Examples
+    --------
+    >>> _elsewhere(engine_flags("sglang"), "--max-model-len"), _elsewhere(engine_flags("vllm"), "--afd-role")
+    ('--context-length', None)
+    """
+    for engine in ("vllm", "sglang", "trtllm"):
+        for key, flag in engine_flags(engine).flags.items():
+            if name in flag.names and key in table.flags:
+                return table.flags[key].names[0]
+    return None

@@ -217,9 +217,11 @@ def _of_pods_inside(name: str, value: object, replicas: int | None, place: str) 
     elif isinstance(value, dict):
         title = str(value["name"]) if isinstance(value.get("name"), str) and "template" in value else name
         replicas = _count(value["replicas"]) if "replicas" in value else replicas
-        yield from _of_pod(title, value, replicas, place)
+        runner = [value["runner"]] if isinstance(value.get("runner"), dict) else []  # of a runtime of OME
+        containers = [*_maps(value.get("containers")), *runner]
+        yield from _of_pod(title, {"containers": containers}, replicas, place)
         for key, inner in value.items():
-            if key != "containers":
+            if key not in ("containers", "runner"):
                 yield from _of_pods_inside(title, inner, replicas, place)
 
 
@@ -454,7 +456,7 @@ def _of_modelservice(values: _Map, place: str) -> Iterator[Deployed]:
             words = _words(container.get("args"))
             options = _parallelism(_map(part, "parallelism"))
             workers = _count(_map(part, "parallelism").get("workers")) if values.get("multinode") else 1
-            if container.get("modelCommand", "vllmServe") == "vllmServe":
+            if container.get("modelCommand", "vllmServe") in ("vllmServe", "imageDefault"):
                 started = [_vllm(served, [*options, *(word.replace("$$", "$") for word in words)])]
             else:
                 command = [*_words(container.get("command")), *words]
@@ -548,12 +550,18 @@ def _compose_expanded(word: str) -> str:
 
     Examples
     --------
-    >>> _compose_expanded("${MODEL:-o/n} $$A ${B}")
-    'o/n $A ${B}'
+    >>> _compose_expanded("${MODEL:-o/n} $$A ${B} ${LENGTH:-${CONTEXT:-8192}}")
+    'o/n $A ${B} 8192'
     """
+    for _ in range(word.count("${")):  # a default may be a variable with a default
+        word = _NESTED.sub(lambda match: f"{match[1]}{match[2]}", word)
     return _COMPOSE_VARIABLE.sub(
         lambda match: "$" if match[0] == "$$" else match[0] if match[2] is None else match[2], word
     )
+
+
+_NESTED = re.compile(r"(\$\{\w+:?-)\$\{\w+:?-([^{}]*)\}(?=\})")
+"""A default that is itself the default of a variable."""
 
 
 def _map(value: object, *keys: str) -> _Map:

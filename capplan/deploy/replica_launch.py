@@ -123,9 +123,15 @@ _PUBLISHED_IN = frozenset(
 """Quantisations that a checkpoint is published in, whose config says the rest."""
 
 
-def weight_dtype(said: Mapping[str, str], place: str) -> str | None:
+_BITSANDBYTES = "bitsandbytes"
+"""Quantisation that makes nf4 of 16 bits with one fp32 scale for 64 weights (`bitsandbytes_loader.py` of vLLM), or reads a checkpoint that has it."""
+
+
+def weight_dtype(said: Mapping[str, str], model: str, place: str) -> str | None:
     """Return the dtype that the engine makes of the checkpoint; a format that a checkpoint is published in is read from its config."""
     quantization, dtype = said.get("quantization"), said.get("dtype", "auto")
+    if quantization == _BITSANDBYTES:
+        return None if "bnb" in model.lower() else "nf4"
     if quantization in _FP8_WHEN_LOADED:
         return "fp8"
     if quantization is not None and quantization.lower().replace("_", "-") not in _PUBLISHED_IN:
@@ -183,7 +189,7 @@ class EngineFlags:
     flags: Mapping[str, Flag]
     """What it says -> the option."""
     refused: Mapping[str, str]
-    """Options that change memory or speed and are not modelled -> what they do; empty: that they may is all that is known.
+    """Options that change memory or speed and are not modelled -> what they do.
 
     An option is named as on a command line, `--name.key` is a key of its JSON object, `--name=value` one value of it."""
     assumed: Mapping[str, str]
@@ -256,18 +262,20 @@ def engine_flags(engine: str) -> EngineFlags:
         for key, row in table["flags"].items()
     }
     kinds = ("valued", "switches")
-    other, harmless = (
-        {kind: " ".join(table[part][kind]).split() for kind in kinds} for part in ("other", "harmless")
-    )
+    harmless = {kind: " ".join(table["harmless"][kind]).split() for kind in kinds}
+    told = {
+        part: {name: says for says, lines in table[part].items() for name in " ".join(lines).split()}
+        for part in ("refused", "assumed")
+    }
     return EngineFlags(
         engine,
         table["source"],
         tuple(table["releases"]),
         flags,
-        {name: "" for kind in kinds for name in other[kind]} | table["refused"],
-        {name: says for says, lines in table["assumed"].items() for name in " ".join(lines).split()},
+        told["refused"],
+        told["assumed"],
         frozenset(name for kind in kinds for name in harmless[kind]),
-        frozenset([*other["switches"], *harmless["switches"], *" ".join(table["switches"]).split()]),
+        frozenset([*harmless["switches"], *" ".join(table["switches"]).split()]),
         frozenset(" ".join(table["many"]).split()),
         table["aliases"],
     )

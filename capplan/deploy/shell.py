@@ -4,6 +4,7 @@ A shell's quotes, comments, variables, operators and here-documents, and the opt
 """
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ PROGRAMS = {
     ("-m", "vllm.entrypoints.api_server"): "vllm",
     ("-m", "vllm.entrypoints.cli.main", "serve"): "vllm",
     ("-m", "sglang.launch_server"): "sglang",
+    ("-m", "sglang_router.launch_server"): "sglang",
     ("-m", "dynamo.vllm"): "vllm",
     ("-m", "dynamo.sglang"): "sglang",
     ("sglang", "serve"): "sglang",
@@ -62,11 +64,15 @@ _SAYS = (
 )
 """Programs whose words start nothing."""
 _SHELLS = ("bash", "sh", "zsh", "ash", "dash", "eval")
+_RUNNERS = ("ssh", "srun", "tmux", "screen", "su", "runuser", "parallel", "sky", "pylet", "sbatch")
+"""Programs that run, elsewhere or later, the command that stands in one word of theirs."""
 _ASSIGNED = re.compile(r"(?:(?:export|declare|local|readonly)\s+)?([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(
     r"\$\$?(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[A-Za-z_]\w*)(?:\[[@*]\])?(?:(?P<how>:?[-=+?])(?P<other>[^{}]*))?\})"
 )
 """A variable, with what stands in its place where it is not set (-, =) or set (+); two dollar signs are one in a Compose file."""
+_DEFAULTED = re.compile(r"\$\$?\{(?P<name>[A-Za-z_]\w*):?[-=](?P<other>[^{}]*\$\{[^{}]*\}[^{}]*)\}")
+"""A variable whose default holds another one."""
 _CONTINUED = re.compile(r"\\[ \t\r]*(?:#[^\n]*)?\n")
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w .:/-]*(?<! )>(?!\w)")
 """What people write for a value of one's own, such as <your model>; `<in >out` and `<in>out` are redirections."""
@@ -289,7 +295,7 @@ class _Script:
             return self._substituted()
         match = _VARIABLE.match(self._text, self._at)
         if match is None:
-            return False
+            return self._defaulted(quoted=quoted)
         self._at = match.end()
         name, how = match["name"] or match["braced"], (match["how"] or "")[-1:]
         values, other = self._values.get(name), (match["other"] or "").strip("'\"")
@@ -312,6 +318,20 @@ class _Script:
                     self._end_word()
                 self._add(word)
         return True
+
+    def _defaulted(self, *, quoted: bool) -> bool:
+        """Put the value of a variable whose default is another variable where it stands; return whether there was one."""
+        match = _DEFAULTED.match(self._text, self._at)
+        if match is None or len(self._text) > _LONGEST:
+            return False
+        inner = _Script(match["other"], self._place)
+        inner._values = self._values
+        known = self._values.get(match["name"])
+        default = " ".join(word for command in inner.commands() for word in command)
+        value = default if known is None else " ".join(known)
+        self._values.setdefault(match["name"], [value])
+        self._text = f"{self._text[: self._at]}${{{match['name']}}}{self._text[match.end() :]}"
+        return self._expanded(quoted=quoted)
 
     def _substituted(self) -> bool:
         """Take `$(...)` as it is written: nothing is run."""
@@ -396,7 +416,9 @@ def _started(
                 yield Started(engine, version, _variables(command[:at]), tuple(behind))
                 return
         if " " in command[at] or "\n" in command[at]:
-            inner = engines_started(command[at], place, values, depth + 1) if _script_at(command, at) else []
+            set_here = {**(values or {}), **_set_by(command[:at])}
+            script = _with_arguments(command, at)
+            inner = engines_started(script, place, set_here, depth + 1) if script else []
             for each in inner:
                 before = (*_variables(command[:at]), *each.variables)
                 yield replace(each, version=each.version or version, variables=before)
@@ -407,12 +429,20 @@ def _started(
         listed = re.findall(r'"([^"]*)"', entry)
         for each in _started([*listed, *command[image_at + 1 :]], place, values, depth):
             yield replace(each, version=each.version or version)
-    elif image_at is not None and _SERVES.fullmatch(command[image_at]):
+    elif image_at is not None and _serves(command[image_at], command[image_at + 1 :]):
         rest = command[image_at + 1 :]
         if rest and _MODULE.fullmatch(rest[0]) is None and Path(rest[0]).name not in _SHELLS:
             served = rest[1:] if rest[0] == "serve" else rest
             if rest[:1] != ["bench"] and (entry is None or "vllm" in entry):
                 yield Started("vllm", version, _variables(command[:image_at]), tuple(served))
+
+
+def _serves(image: str, words: Sequence[str]) -> bool:
+    """Return whether an image starts vLLM by itself: an official one, or one of its name that is given the options of the server."""
+    named = "vllm" in image.rpartition("/")[2] and bool(words) and words[0].startswith("-")
+    return _SERVES.fullmatch(image) is not None or (
+        named and any(word.partition("=")[0] == "--model" for word in words)
+    )
 
 
 _POOLS = {"--is-prefill-worker": "kv_producer", "--is-decode-worker": "kv_consumer"}
@@ -430,10 +460,24 @@ def _told_by_dynamo(words: Sequence[str]) -> list[str]:
     return [*kept, *(f"--kv-transfer-config.kv_role={role}" for role in roles[:1])]
 
 
+_ARGUMENTS = re.compile(r'"\$?\$(?:@|\{@\})"|\$?\$(?:@|\{@\})')
+"""The arguments of a script, where they stand in it; Compose files write two dollar signs."""
+
+
+def _with_arguments(words: Sequence[str], at: int) -> str:
+    """Return the script in a word, with the arguments that its shell is given behind it; empty where the word is no script."""
+    if not _script_at(words, at):
+        return ""
+    given = shlex.join(words[at + 2 :]) if words[at - 1].endswith("c") else ""
+    return _ARGUMENTS.sub(lambda match: given, words[at]) if given else words[at]
+
+
 def _script_at(words: Sequence[str], at: int) -> bool:
     """Return whether a word is a script: what a shell is given behind -c, or all that it is given."""
     return at > 0 and (
-        re.fullmatch(r"-\w*c", words[at - 1]) is not None or Path(words[at - 1]).name in _SHELLS
+        re.fullmatch(r"-\w*c", words[at - 1]) is not None
+        or Path(words[at - 1]).name in _SHELLS
+        or Path(words[0]).name in _RUNNERS
     )
 
 
@@ -468,5 +512,10 @@ def _entry_point(words: Sequence[str]) -> str | None:
 
 def _variables(words: Sequence[str]) -> tuple[str, ...]:
     """Return the variables that stand before a program, by name; their values may be secret."""
-    named = (_ASSIGNED.fullmatch(word) for word in words)
-    return tuple(dict.fromkeys(match[1] for match in named if match is not None))
+    return tuple(_set_by(words))
+
+
+def _set_by(words: Sequence[str]) -> dict[str, str]:
+    """Return the variables that the words before a program set for it, as `NAME=VALUE` or behind -e of a container."""
+    named = (_ASSIGNED.fullmatch(word.removeprefix("--env=").removeprefix("-e")) for word in words)
+    return {match[1]: match[3] for match in named if match is not None}

@@ -321,6 +321,8 @@ class Omissions:
 
     counts: Counter[str] = field(default_factory=Counter)
     first_line: dict[str, int] = field(default_factory=dict)
+    causes: dict[str, str] = field(default_factory=dict)
+    """What is wrong with the first row of a reason, where that says more."""
     broken: dict[str, int] = field(default_factory=dict)
     """The reasons for which strict reading refuses the file, with their first line."""
     notes: list[str] = field(default_factory=list)
@@ -330,10 +332,11 @@ class Omissions:
     counted_in: str = "line"
     """What the numbers of rows count: lines of a file, rows of Parquet, or entries of a list."""
 
-    def drop(self, reason: str, line: int, *, broken: bool = False) -> None:
+    def drop(self, reason: str, line: int, *, broken: bool = False, cause: str = "") -> None:
         """Count one row that is left out; a broken row cannot be what its writer meant."""
         self.counts[reason] += 1
         self.first_line.setdefault(reason, line)
+        self.causes.setdefault(reason, cause and f": {cause}")
         if broken:
             self.broken.setdefault(reason, line)
 
@@ -353,7 +356,7 @@ class Omissions:
         ['1 row left out: no output token (first in line 3)']
         """
         return [
-            f"{count:,} row{'s' if count > 1 else ''} left out: {reason} (first in {self.counted_in} {self.first_line[reason]})"
+            f"{count:,} row{'s' if count > 1 else ''} left out: {reason} (first in {self.counted_in} {self.first_line[reason]}{self.causes[reason]})"
             for reason, count in self.counts.most_common()
         ]
 

@@ -178,6 +178,11 @@ def test_whole_prompts_of_sglang_share_the_step_that_it_takes_by_default():
         (
             "{max_batch_size: 64}",
             "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}\n",
+            None,
+        ),
+        (
+            "{max_batch_size: 32}",
+            "speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 1}\n",
             "refused",
         ),
     ],
@@ -252,9 +257,9 @@ def test_a_client_behind_the_program_of_an_image_starts_no_engine():
     [
         (
             "$TP",
-            "--max-num-seqs is not stated: $TP is a variable that nothing before it sets; write TP=... before it",
+            "--max-num-seqs is not stated: $TP is a variable that nothing before it sets; write TP=...; before the command",
         ),
-        ("${TP:?}", "write TP=... before it"),
+        ("${TP:?}", "write TP=...; before the command"),
         ("$7", "$7 is an argument of its script; write its value"),
         ("$(nproc)", "$(nproc) is a command, and nothing is run; write what it prints"),
         ("'<N>'", "<N> stands for a value of yours; write it"),
@@ -275,6 +280,12 @@ def test_a_value_that_is_not_stated_is_the_default_of_the_engine_where_people_sa
 @pytest.mark.parametrize(
     ("words", "read"),
     [
+        ("--quantization bitsandbytes", {"weight_dtype": "nf4"}),
+        ("--disable-sliding-window --max-model-len 4096", {"max_model_len": 4096}),
+        ("--disable-custom-all-reduce", {}),
+        ("-tp 2 --enable-multimodal-encoder-data-parallel", {"tensor_parallel": 2, "whole_towers": True}),
+        ("-cc.cudagraph_mode PIECEWISE", {"assumed": ["decode steps run as whole CUDA graphs"]}),
+        ("--scheduling-policy priority", {"assumed": ["requests are served in the order of their arrival"]}),
         ("--enable-chunked-prefill=False", {"chunked_prefill": False}),
         ("--enable-chunked-prefill False", {"chunked_prefill": False}),
         ("--enable-prefix-caching=false", {"prefix_caching": False}),
@@ -297,8 +308,81 @@ def test_values_of_switches_and_defaults_are_read(words, read):
 
 
 @pytest.mark.parametrize(
+    ("words", "read"),
+    [
+        ("--tp 4 --moe-a2a-backend deepep --deepep-mode auto", {"tensor_parallel": 4, "expert_parallel": 4}),
+        ("--tp 4 --enable-deepep-moe", {"tensor_parallel": 4, "expert_parallel": 4}),
+        ("--tp 4 --moe-a2a-backend none", {"tensor_parallel": 4}),
+        ("--tp 8 --attn-dp-size 8 --moe-dense-tp-size 1 --enable-dp-lm-head", {"data_parallel": 8}),
+        ("--tp 8 --dp 4", {"tensor_parallel": 8}),
+        ("--tp 2 --mm-enable-dp-encoder", {"tensor_parallel": 2, "whole_towers": True}),
+        ("--disable-decode-cuda-graph", {"cuda_graphs": 0}),
+        ("""--cuda-graph-config '{"decode":{"max_bs":64},"prefill":{"backend":"breakable"}}'""", {"cuda_graphs": 64}),
+        ("--cuda-graph-backend-decode disabled", {"cuda_graphs": 0}),
+        ("--speculative-algorithm DSPARK --speculative-draft-model-path o/d --speculative-dspark-block-size 7", {"drafts": ["dspark", "o/d", 7]}),
+    ],
+)  # fmt: skip
+def test_how_sglang_spreads_experts_and_captures_steps_is_read(words, read):
+    found, refusal = read_or_refused(f"sglang serve --model-path o/n {words}")
+    assert refusal == ""
+    found.pop("assumed", None)
+    assert found == {"engine": "sglang", "version": None, "model": "o/n"} | read
+
+
+def test_dense_layers_that_are_split_otherwise_than_attention_are_not_modelled():
+    refusal = read_or_refused(
+        "sglang serve --model-path o/n --tp 8 --dp 4 --enable-dp-attention --moe-dense-tp-size 1"
+    )[1]
+    assert "--moe-dense-tp-size splits dense layers in another way" in refusal
+
+
+def test_a_host_cache_of_unknown_size_is_an_assumption():
+    for line in (
+        "sglang serve --model-path o/n --enable-hierarchical-cache --hicache-ratio 2",
+        """vllm serve o/n --kv-transfer-config '{"kv_connector":"LMCacheConnectorV1","kv_role":"kv_both"}'""",
+    ):
+        launch = read_command_line(line)
+        assert (launch.host_cache_bytes, launch.role) == (None, None)
+        assert launch.assumed[-1].startswith("prefixes are kept on the GPUs only (not read: --")
+
+
+@pytest.mark.parametrize(
+    ("before", "script"),
+    [
+        ("docker run -e TP=2 IMAGE bash -c", "vllm serve o/n -tp $TP"),
+        ("docker run --env=TP=2 IMAGE bash -c", "vllm serve o/n -tp $TP"),
+        ("TP=2 bash -c", "vllm serve o/n -tp $TP"),
+        ("ssh node1", "vllm serve o/n -tp 2"),
+        ("sbatch --wrap", "vllm serve o/n -tp 2"),
+    ],
+)
+def test_a_command_in_one_word_of_another_has_the_variables_that_are_set_for_it(before, script):
+    assert read_command_line(f"{before} '{script}'").tensor_parallel == 2
+
+
+def test_the_yaml_of_old_releases_of_tensorrt_says_the_same():
+    old = "pytorch_backend_config:\n  use_cuda_graph: true\n  cuda_graph_max_batch_size: 64\n  enable_overlap_scheduler: true\n  kv_cache_dtype: fp8\n"
+    new = "cuda_graph_config: {max_batch_size: 64}\nkv_cache_config: {dtype: fp8}\n"
+    read = [
+        read_or_refused(f"cat > c.yml<<EOF\n{text}EOF\ntrtllm-serve o/n --config c.yml")
+        for text in (old, new)
+    ]
+    assert read[0] == read[1]
+    assert read[0][0]["cuda_graphs"] == 64
+
+
+@pytest.mark.parametrize(
     ("line", "why"),
     [
+        ("vllm serve o/n --disable-sliding-window", "ends the context at the window"),
+        ("vllm serve o/n -tp 2 --disable-custom-all-reduce", "sends between GPUs in another way"),
+        ("vllm serve o/n --context-length 4096", "did you mean --max-model-len?"),
+        ("trtllm-serve o/n --max-num-seqs 64", "did you mean --max_batch_size?"),
+        ("vllm serve o/n --speculative-config ${SPEC}", "--speculative-config is not stated: ${SPEC} is a"),
+        (
+            "vllm serve o/n -tp $TP --max-model-len ${LEN}",
+            "write TP=...; LEN=...; before the command, or add",
+        ),
         (
             "vllm serve o/n --quantization sym_int4",
             "--quantization sym_int4 makes weights that are not modelled",

@@ -1,4 +1,4 @@
-"""Manifests as people bring them (`tests/data/manifests.yaml`) and as capplan writes them: all engines, replicas, GPUs and requests are read; else one line says what a file is."""
+"""Manifests as people bring them (`tests/rows/manifests.yaml`) and as capplan writes them: all engines, replicas, GPUs and requests are read; else one line says what a file is."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from tests.files import written_to
 from tests.plan_files import with_changes
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
-FILE = Path(__file__).resolve().parents[1] / "data" / "manifests.yaml"
+FILE = Path(__file__).resolve().parents[1] / "rows" / "manifests.yaml"
 ROWS = {row["name"]: row for row in parse_yaml(FILE.read_text(encoding="utf-8"), FILE.name).value}
 PLAIN = ReplicaLaunch("", None, "")
 OTHERWISE_SAID = ("unread", "assumed", "role")

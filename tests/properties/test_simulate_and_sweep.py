@@ -70,7 +70,7 @@ def test_a_trace_is_replayed_whole_and_rows_left_out_are_said(scenario, tmp_path
     printed = capsys.readouterr()
     result = json.loads(printed.out)["result"]
     assert (result["requests"], result["finished"]) == (200, 200)
-    assert "1 row left out: is not a request (first in line 202)" in printed.err
+    assert "1 row left out: is not a request (first in line 202: 'nonsense' is no time" in printed.err
     assert "1 row left out: no output token" in printed.err
 
 

@@ -210,7 +210,9 @@ def test_a_trace_is_read_once_until_its_file_changes(tmp_path, monkeypatch) -> N
     monkeypatch.setattr(delimited, "blocks_of", lambda path: opened.append(path) or blocks_of(path))
     path = written_to(tmp_path / "t.csv", "arrival_s,input_tokens,output_tokens\n0,1,2\n1,2,3\nx,2,3\n")
     loose = read_trace(path, strict=False)
-    assert loose.remarks == ("1 row left out: is not a request (first in line 4)",)
+    assert loose.remarks == (
+        "1 row left out: is not a request (first in line 4: 'x' is no time: write a number, or a date such as 2026-03-30 02:00:00)",
+    )
     monkeypatch.chdir(tmp_path)
     again = read_trace("t.csv", strict=False)
     assert (again.name, len(opened)) == ("t.csv", 1)

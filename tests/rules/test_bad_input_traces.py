@@ -57,7 +57,7 @@ def test_rows_that_are_left_out_are_counted_by_reason(tmp_path):
     assert found.requests == 3
     assert sorted(found.omissions) == [
         "1 row left out: a token count is negative (first in line 6)",
-        "1 row left out: is not a request (first in line 3)",
+        "1 row left out: is not a request (first in line 3: 'x' is not a number)",
         "1 row left out: more than 10,000,000 tokens (first in line 9)",
         "1 row left out: no output token (first in line 5)",
         "1 row left out: the time stamp is negative (first in line 4)",

@@ -1,6 +1,7 @@
 """Lines, rows and columns of a traffic file, read the same to the bit either way, and traces as delimited text (Azure, BurstGPT, Vidur, any table)."""
 
 import csv
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
-from capplan.errors import InputError
+from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.numbers import Array
 from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
 from capplan.recorded.results.record import CLOCK_STEP_S
@@ -150,10 +151,24 @@ class Row:
 
 
 def number_of(written: Any) -> float:
-    """Return a number as a file writes it; TypeError for true and false, which Python counts as 1 and 0."""
-    if isinstance(written, bool):
-        raise TypeError(f"{str(written).lower()} is not a number")
-    return float(written)
+    """Return a number as a file writes it, its thousands apart by commas or not; TypeError for true and false, which Python counts as 1 and 0.
+
+    Examples
+    --------
+    >>> number_of("1500"), number_of("12,345")
+    (1500.0, 12345.0)
+    """
+    if isinstance(written, (bool, dict, list)):
+        raise TypeError(f"{json.dumps(written)[:LONGEST_SHOWN]} is not a number")
+    if isinstance(written, str) and _THOUSANDS.fullmatch(written.strip()):
+        return float(written.replace(",", ""))
+    try:
+        return float(written)
+    except ValueError:
+        raise ValueError(f"{str(written)[:LONGEST_SHOWN]!r} is not a number") from None
+
+
+_THOUSANDS = re.compile(r"\d{1,3}(?:,\d{3})+")
 
 
 def seconds_of(value: object, factor: float = 1.0) -> float:
@@ -173,10 +188,19 @@ def seconds_of(value: object, factor: float = 1.0) -> float:
         return float(text) * factor
     except ValueError:
         pass
+    if text[:2].isdigit() and text[2:3] in "/.":
+        raise ValueError(
+            f"{text[:LONGEST_SHOWN]!r} does not say which is the month: write a date such as 2026-03-30 02:00:00"
+        )
     text, zone = _with_zone(text)
     main, dot, rest = text.partition(".")
     digits = len(rest) - len(rest.lstrip("0123456789"))
-    stamp = datetime.fromisoformat(f"{main}{dot}{rest[: min(digits, 6)]}{rest[digits:]}")
+    try:
+        stamp = datetime.fromisoformat(f"{main}{dot}{rest[: min(digits, 6)]}{rest[digits:]}")
+    except ValueError:
+        raise ValueError(
+            f"{text[:LONGEST_SHOWN]!r} is no time: write a number, or a date such as 2026-03-30 02:00:00"
+        ) from None
     return (stamp if stamp.tzinfo else stamp.replace(tzinfo=zone)).timestamp()
 
 
@@ -467,7 +491,9 @@ class BadRows:
         """Count a row that is not a request."""
         self.bad += 1
         self.first = self.first or f"{self.omissions.counted_in} {number}: is not a request ({error})"
-        self.omissions.drop("is not a request", number, broken=True)
+        self.omissions.drop(
+            "is not a request", number, broken=True, cause="" if isinstance(error, csv.Error) else str(error)
+        )
         if self.bad > MOST_BAD_SHARE * self.seen + 10:
             raise InputError(f"{self.path}: {self.first}")
 
@@ -514,8 +540,10 @@ def layout_of(path: Path, header: str) -> TableLayout:
             f"{path}: has no header and {len(columns)} columns\n  add a header line: arrival_s,input_tokens,output_tokens"
         )
 
+    plain = [name.replace(" ", "_") for name in columns]
+
     def find(names: Sequence[str]) -> int | None:
-        return next((columns.index(name) for name in names if name in columns), None)
+        return next((plain.index(name) for each in names if (name := each.replace(" ", "_")) in plain), None)
 
     places = {names[0]: find(names) for names in (ARRIVAL, INPUT, OUTPUT)}
     no_times = places["arrival_s"] is None and "num_prefill_tokens" in columns
@@ -631,4 +659,4 @@ def _row(number: int, cells: Sequence[str], layout: TableLayout, unit: float) ->
     arrival = math.nan if layout.arrival is None else seconds_of(cell(layout.arrival), unit)
     if math.isnan(arrival) and layout.arrival is not None:
         raise ValueError("the time stamp is not a number")
-    return Row(number, arrival, float(cell(layout.input)), float(cell(layout.output)))
+    return Row(number, arrival, number_of(cell(layout.input)), number_of(cell(layout.output)))

@@ -82,9 +82,13 @@ def format_of(path: Path) -> str:
         return request_logs.parquet_format(path)
     head = head_of(path).lstrip()
     first = head.split("\n", 1)[0].strip()
+    lines = [line for line in head.split("\n") if line.strip()][:20]
+    if (
+        kind := next((kind for kind, mark in _LOGS.items() if any(map(mark.search, lines))), None)
+    ) is not None:
+        raise InputError(f"{path}: is {kind}")
     if head.startswith(("{", "[")):
         return _json_format(path, first, request_logs.quoted_words(head))
-    lines = [line for line in head.split("\n") if line.strip()][:20]
     if lines[0].startswith(("# HELP", "# TYPE")) or all(
         line.startswith("#") or prometheus.SAMPLE.match(line) for line in lines
     ):
@@ -101,6 +105,19 @@ def format_of(path: Path) -> str:
     return request_logs.log_format_of(columns) or tool_of(columns)
 
 
+_METRICS = "give its metrics as Prometheus text (curl http://HOST:PORT/metrics), twice with some time between, or the address of a Prometheus server"
+_LOGS = {
+    f"the log of vLLM, which has averages of the engine and no requests\n  {_METRICS}": re.compile(
+        r"^(?!\{).*Avg prompt throughput: "
+    ),
+    f"the log of SGLang, which has steps of the engine and no requests\n  {_METRICS}": re.compile(
+        r"^\[[^]{}]*\].*(?:#running-req|#new-seq|#cached-token)"
+    ),
+    "the access log of a server, which has no token counts\n  give the request log of the gateway, or the metrics of the engine as Prometheus text": re.compile(
+        r'^(?!\{).*"(?:GET|POST|PUT|HEAD|OPTIONS) \S+ HTTP/\d'
+    ),
+}
+"""What a log without requests is, and what to give instead -> what its lines have."""
 _MANIFEST = re.compile(r"(?:apiVersion|kind|services|servingEngineSpec|modelArtifacts)\s*:")
 _STARTS = re.compile(
     r"(?:^|\s)(?:vllm serve|trtllm-serve|sglang serve|docker run)\s|-m (?:sglang\.launch_server|vllm\.entrypoints)"
@@ -123,6 +140,13 @@ def _deployed(lines: list[str]) -> str | None:
     return "YAML" if all(map(_KEYS.match, lines)) else None
 
 
+_PROMPTS = (
+    (frozenset(("conversations", "from", "value")), "is a dataset of conversations"),
+    (frozenset(("custom_id", "method", "url", "body")), "is the input of a batch API"),
+)
+"""Keys of a file of prompts -> what it is."""
+
+
 def _json_format(path: Path, first: str, quoted: set[str]) -> str:
     """Return the format of a JSON file by its first line, or by the words in quotes at its beginning."""
     if {"payloads", "session_id"} <= quoted and "metadata" not in quoted:
@@ -130,6 +154,11 @@ def _json_format(path: Path, first: str, quoted: set[str]) -> str:
             f"{path}: is AIPerf's inputs.json, which has prompts as text, without lengths and times\n"
             "  give profile_export.jsonl of the same folder, or the trace that AIPerf was started with"
         )
+    for keys, kind in _PROMPTS:
+        if keys <= quoted and not {"usage", "response"} & quoted:
+            raise InputError(
+                f"{path}: {kind}, which has prompts as text, without lengths and times\n  give the log of the requests, or state the lengths: capplan init --input-tokens 1500,4500 --output-tokens 300"
+            )
     known = None if quoted & LOG_KEYS else request_logs.log_format_of(quoted)
     try:
         value = json.loads(first)
