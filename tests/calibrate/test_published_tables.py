@@ -1,9 +1,11 @@
-"""Published deployments on the page of accuracy: what a run counts as, its scores against the targets, and one line for each."""
+"""Published deployments on the page of accuracy, and files that scripts write into the package, character by character."""
 
 import csv
 
 import pytest
 
+from calibrate.fit_kernels import CATALOGUE_NAMES, HEAD
+from calibrate.fit_serving import host_times_text, intervals_text
 from calibrate.published_tables import (
     published_groups,
     published_judgements,
@@ -13,6 +15,14 @@ from calibrate.published_tables import (
 )
 from calibrate.targets import PUBLISHED
 from capplan.accuracy.score import Prediction
+from capplan.engine.lookup import HOST_TIMES_FILE, host_times
+from capplan.readers.catalogue.efficiency import (
+    INTERVALS_FILE,
+    efficiency_folder,
+    efficiency_text,
+    intervals_in,
+    read_efficiency,
+)
 
 ROWS = [
     {"id": "d1", "source": "a", "kind": "decode_only", "num_gpus": "72", "batch_per_gpu": "256", "gpu": "H100", "engine": "sglang", "model_hf_id": "o/R1"},
@@ -80,3 +90,17 @@ def test_the_section_is_that_of_a_file(tmp_path):
     assert "| vllm+llm-d is replayed as vllm | engine | 1 |" in text
     assert "unknown hardware 'Ascend 910C'" in text
     assert "| r1 | s | gpt-oss-20b, 1 x H200, vllm+llm-d | decode pool, 32 |" in text
+
+
+def test_shipped_host_times_can_be_written_again():
+    assert host_times_text(host_times()) == HOST_TIMES_FILE.read_text(encoding="utf-8")
+
+
+def test_shipped_intervals_can_be_written_again():
+    assert intervals_text(intervals_in(INTERVALS_FILE)) == INTERVALS_FILE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("file", "names"), CATALOGUE_NAMES.values())
+def test_shipped_efficiencies_can_be_written_again(file, names):
+    path = efficiency_folder() / f"{file}.yaml"
+    assert efficiency_text(read_efficiency(path)[0], names, HEAD) == path.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from capplan.serving.requests import BEGIN_S, Crowd, Requests, joined_crowd
 from capplan.serving.simulator import simulate
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
-from tests.oracles.test_users_who_think import one_seat
+from tests.oracles.test_simulator import one_seat
 from tests.sweeps import examples
 
 
