@@ -188,23 +188,6 @@ def test_a_row_is_predicted_as_estimate_predicts_it(capplan):
     assert prediction.low < prediction.predicted < prediction.high
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--hardware", "tpu-v5e"], "llamacpp does not run"),
-        (["--hardware", "rtx-3090", "-tp", "2"], "with matrices split over devices"),
-        (["--hardware", "apple-m4-max-40core:64gb", "-pp", "2"], "over several machines"),
-        (["--hardware", "rtx-3090", "--backend", "metal"], "with metal, so none is predicted"),
-        (["--hardware", "rtx-3090", "--weight-dtype", "fp8"], "does not run fp8 weights"),
-        (["--hardware", "rtx-3090", "--kv-dtype", "fp8"], "does not run fp8 KV cache"),
-    ],
-    ids=str,
-)
-def test_what_llamacpp_does_not_run_or_nobody_published_is_refused(flags, reason, capplan):
-    load = ["--concurrency", "1", "--input-tokens", "64", "--output-tokens", "16", "--max-model-len", "4096"]
-    assert reason in capplan.refused("estimate", "llama-3.2-1b", "--engine", "llamacpp", *flags, *load)
-
-
 def test_memory_is_counted_where_no_speed_is_known(capplan):
     flags = [
         "--engine",
@@ -279,10 +262,6 @@ def test_several_devices_hold_what_one_does_not(capplan):
     told = capplan.result("fit", *line, "-pp", 2)
     assert told["fits"]
     assert 42.5e9 / 2 < told["weight_bytes_per_gpu"] < 44e9 / 2
-    both = capplan.refused(
-        "estimate", *line, "-pp", 2, "--n-gpu-layers", 20, "--host-bandwidth", "80 GB/s", "--concurrency", 1
-    )
-    assert "next to several devices" in both
 
 
 OFFLOADED = replace(
@@ -386,36 +365,6 @@ def test_offloaded_weights_leave_the_memory_of_the_card(capplan):
     assert capplan("fit", *model, "--offline").code == 3
     fits = capplan("fit", *model, "--offline", "--n-cpu-moe", "32", "--host-bandwidth", "80 GB/s")
     assert fits.code == 0
-
-
-@pytest.mark.parametrize(
-    ("model", "flags", "reason"),
-    [
-        ("llama-3.2-1b", ["--n-cpu-moe", "4", "--host-bandwidth", "80 GB/s"], "has no routed experts"),
-        ("qwen3-30b-a3b", ["--n-cpu-moe", "4"], "the bandwidth of the memory of the host decides"),
-        (
-            "qwen3-30b-a3b",
-            ["--n-gpu-layers", "99", "--host-bandwidth", "80 GB/s"],
-            "nothing is kept in the memory of the host",
-        ),
-    ],
-)
-def test_an_offload_that_cannot_be_predicted_is_refused(model, flags, reason, capplan):
-    line = [
-        "estimate",
-        model,
-        "--engine",
-        "llamacpp",
-        "--hardware",
-        "rtx-3090",
-        "--weight-dtype",
-        "q4_k_m",
-        "--concurrency",
-        "1",
-    ]
-    assert reason in capplan.refused(
-        *line, *flags, "--max-model-len", "4096", "--input-tokens", "64", "--output-tokens", "16"
-    )
 
 
 def test_a_row_with_offloaded_experts_is_predicted():

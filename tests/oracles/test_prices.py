@@ -272,13 +272,6 @@ def test_a_newer_list_names_other_contexts_and_models_that_the_catalogue_lacks()
     assert remarks["openai/gpt-newest"].startswith("new in")
 
 
-@pytest.mark.parametrize("name", ["tpu7x", "trainium3", "gaudi3", "gb10"])
-def test_a_device_without_a_public_price_says_so(capplan, name):
-    said = capplan.refused("list", "prices", name)
-    assert f"no price of {device(name).name} is public that the catalogue has" in said
-    assert f"prices.per_gpu_hour.{device(name).name}" in said
-
-
 def test_prices_of_amd_are_those_of_the_providers_pages():
     """DigitalOcean and TensorWave on 2026-07-31, Hot Aisle on 2026-07-14: contracts are no on-demand prices."""
     found = {(r.device, r.provider, r.commitment): r.usd_per_hour for r in RECORDS}

@@ -145,13 +145,6 @@ def test_the_written_command_is_read_back_as_the_same_layers(hardware, more, cap
     assert told["tpot_s"]["mean"] == pytest.approx(stated["tpot_s"]["mean"], rel=1e-6)
 
 
-def test_ollama_is_told_nothing_of_cards(capplan):
-    line = ("--hardware", PAIR, "--weight-dtype", "q4_k_m", "--max-model-len", "8192", "--offline")
-    for target in ("ollama", "lmstudio"):
-        said = capplan.refused("export", "--model", "qwen3-32b", "--target", target, *line)
-        assert "no word for the layers of each card" in said
-
-
 def test_fit_shows_what_each_card_holds(capplan):
     line = ("--engine", "llamacpp", "--hardware", PAIR, "--weight-dtype", "q4_k_m", "--max-model-len", "8192")
     told = capplan.result("fit", "qwen3-32b", *line, "--offline")

@@ -140,11 +140,7 @@ def test_any_engine_is_the_one_whose_fleet_costs_least(capplan, tmp_path):
     assert capplan("check", plan, "--offline").code == 0
 
 
-def test_other_commands_ask_which_engine(capplan):
-    for line in (("capacity", MODEL, "--gpus", "1 x l40s"), ("levers", "small-team")):
-        assert "which tries each engine\n  here write one: vllm, sglang, trtllm" in capplan.refused(
-            *line, "--set", "engine=any", "--offline"
-        )
+def test_a_version_belongs_to_one_engine(capplan):
     assert "belongs to one engine" in capplan.refused(
         "fleet", *ANY_LINE, "--engine", "any", "--set", "engine_version='0.19.0'"
     )
