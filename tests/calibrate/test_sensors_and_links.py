@@ -18,6 +18,7 @@ from capplan.calibrate.machine import Watch, busy_reason, opened, sensors_of
 from capplan.errors import InputError
 from tests.calibrate.faked.card import H200, MI300X
 from tests.calibrate.faked.cuda import CudaError
+from tests.tables import table
 
 AMD = SimpleNamespace(name="AMD Instinct MI300X", uuid="1", pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0)
 
@@ -51,15 +52,7 @@ def test_an_amd_card_shows_clock_power_and_heat_in_files(amd_files):
     assert not watch.is_hot()
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("gpu_busy_percent", "0", ""),
-        ("gpu_busy_percent", "83", "utilisation is 83%"),
-        ("mem_info_vram_used", "90000000000", "85831 of 196592 MiB are in use"),
-        ("mem_info_vram_used", "odd", ""),
-    ],
-)
+@table
 def test_an_amd_card_is_busy_by_its_files(file, text, said, amd_files):
     (amd_files / file).write_text(text)
     assert readings.busy_reason(AMD) == said
@@ -159,17 +152,7 @@ def driver(tmp_path, monkeypatch):
     return says
 
 
-@pytest.mark.parametrize(
-    ("apps", "figures", "reason"),
-    [
-        ("", "512, 81559, 0\\n", ""),
-        ("4242, 30000\\n", "31000, 81559, 0\\n", "1 other process(es), the first with pid 4242"),
-        ("4242, 30000, python3\\n", "", "1 other process(es), the first with pid 4242 (python3)"),
-        ("", "30000, 81559, 0\\n", "30000 of 81559 MiB are in use"),
-        ("", "512, 81559, 97\\n", "utilisation is 97%"),
-        ("", "[N/A], 81559, [N/A]\\n", ""),
-    ],
-)
+@table
 def test_a_device_is_busy_when_others_hold_it(driver, apps, figures, reason):
     driver(apps, figures)
     assert busy_reason(SimpleNamespace(name="a card", uuid="1234")) == reason

@@ -15,6 +15,7 @@ from capplan.calibrate.compare import (
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from tests.files import written_to
+from tests.tables import table
 
 
 def test_two_runs_say_how_far_they_agree(calibration):
@@ -85,15 +86,7 @@ def test_a_refit_names_the_one_library_that_it_needs(program, tmp_path, words):
     assert plain.code == 0, plain.err
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"speed": 3}', "not a result of a known tool"),
-        ('{"completed": 8, "mean_ttft_ms": 3.0}', "duration"),
-        ("[]", "holds no results"),
-        ('{"completed": 8, "durat', "cut short"),
-    ],
-)
+@table
 def test_a_result_file_that_tells_nothing_is_refused(capplan, tmp_path, text, said):
     path = written_to(tmp_path / "result.json", text)
     place = ("--model", "llama-3.1-8b", "--hardware", "h100-sxm", "--offline")

@@ -15,6 +15,7 @@ from capplan.model.parameters import active_parameters, parameters, summary, wei
 from capplan.model.weight_format import stored_formats
 from capplan.readers.catalogue.models import read_model
 from tests.families import config_of, network_of
+from tests.tables import table
 
 TINY = config_of("deepseek_v4, tiny")
 
@@ -100,14 +101,7 @@ def test_engines_keep_value_and_gate_of_every_waiting_token_on_every_rank(tensor
     assert states == {(30, SPARSE_STATE), (31, HEAVY_STATE)}
 
 
-@pytest.mark.parametrize(
-    ("model", "element", "block"),
-    [
-        ("deepseek-ai/DeepSeek-V4-Pro", 1.0, 31 * 37440 + 31 * 1728 + 30 * 8640),
-        ("deepseek-ai/DeepSeek-V4-Flash", 1.0, 22 * 37440 + 20 * 1728 + 21 * 8640),
-        ("deepseek-ai/DeepSeek-V4-Pro", 2.0, 31 * 65536 + 31 * 2048 + 30 * 8448),
-    ],
-)
+@table
 def test_a_block_has_a_page_for_every_slot(model, element, block):
     """Vectors take 584 bytes in fp8 (448 + 2 x 64 + 7 + 1), index keys 132, and fp8 pages are padded to 576 bytes.
 
@@ -137,15 +131,7 @@ def test_v3_2_keeps_656_bytes_of_a_latent_in_fp8_and_132_of_an_index_key(element
     ]
 
 
-@pytest.mark.parametrize(
-    ("model", "total", "active", "mixers"),
-    [
-        ("deepseek-ai/DeepSeek-V4-Flash", 284_332_230_231, 13_799_622_231,
-         {"sliding_window": 2, "compressed_sparse": 21, "heavily_compressed": 20}),
-        ("deepseek-ai/DeepSeek-V4-Pro", 1_572_997_179_491, 49_779_058_787,
-         {"compressed_sparse": 30, "heavily_compressed": 31}),
-    ],
-)  # fmt: skip
+@table
 def test_counts_are_those_of_the_reference(model, total, active, mixers):
     network = read_model(model, offline=True)
     found = summary(network)
@@ -157,15 +143,7 @@ def test_counts_are_those_of_the_reference(model, total, active, mixers):
     assert any("no measured kernel" in note for note in network.notes)
 
 
-@pytest.mark.parametrize(
-    ("model", "experts", "gigabytes"),
-    [
-        ("deepseek-ai/DeepSeek-V4-Flash", "mxfp4", 155.9),
-        ("deepseek-ai/DeepSeek-V4-Pro", "mxfp4", 850.6),
-        ("nvidia/DeepSeek-V4-Pro-NVFP4", "nvfp4", 898.9),
-        ("sgl-project/DeepSeek-V4-Pro-FP8", "fp8_block", 1576.3),
-    ],
-)
+@table
 def test_experts_are_in_their_own_format_and_compressors_in_16_bit(model, experts, gigabytes):
     network = read_model(model, offline=True)
     assert stored_formats(network)[0] == experts

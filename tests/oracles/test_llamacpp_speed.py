@@ -24,6 +24,7 @@ from capplan.replica.best_split import fastest_split, holds_its_sequences, split
 from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from tests.tables import table
 
 RUN = GgufRun(
     model="meta-llama/Llama-2-7b-hf",
@@ -459,13 +460,7 @@ def home_scenario(folder, hardware, input_tokens=500):
     return path
 
 
-@pytest.mark.parametrize(
-    ("hardware", "input_tokens", "why"),
-    [
-        ("[rtx-4090, b200]", 500, "no speed of llama.cpp is known of blackwell devices"),
-        ("[rtx-4090, 'ryzen-9-7950x:64gb']", 5000, "is known to contexts of 4,096 tokens"),
-    ],
-)
+@table
 def test_a_fleet_leaves_out_devices_without_a_speed_and_says_why(
     capplan, tmp_path, hardware, input_tokens, why
 ):
@@ -500,16 +495,7 @@ def test_the_library_and_a_picture_of_llamacpp(capplan, tmp_path):
     assert "no roofline is drawn" in capplan(*line.split(), "--picture", tmp_path / "x.svg").err
 
 
-@pytest.mark.parametrize(
-    ("cells", "reason"),
-    [
-        ({"gen_tokens": "128"}, ""),
-        ({"gen_tokens": ""}, ""),
-        ({"gen_tokens": "0"}, "the length of the prompt is not stated"),
-        ({"gen_tokens": "0", "prompt_tokens": "1e30"}, "the length of the prompt is not stated"),
-        ({"gen_tokens": "0", "prompt_tokens": "9000000"}, "the length of the prompt is not stated"),
-    ],
-)
+@table
 def test_the_length_of_a_prompt_counts_only_where_prompts_were_timed(cells, reason):
     """Rows of LocalScore say `short` in both kinds; the fit counted those of generation, and `validate` refused them."""
     said = {"device": "RTX 4090", "model": "Llama 3.1 8B", "quant": "Q4_K_M"}

@@ -18,7 +18,7 @@ from capplan.model.weight_format import in_weight_format
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.recorded.measured import with_start_columns
-from tests.tables import rows
+from tests.tables import rows, table
 
 GIB = 2.0**30
 
@@ -134,15 +134,7 @@ def test_unknown_version_is_an_assumption_and_not_silent():
     assert profile("vllm", "0.11.0").assumptions == ()
 
 
-@pytest.mark.parametrize(
-    ("engine", "architecture", "weights", "cache", "runs"),
-    [
-        ("vllm", "ampere", "fp8", "fp8", True),
-        ("trtllm", "ampere", "fp8", None, False),
-        ("vllm", "volta", "bf16", None, False),
-        ("vllm", "hopper", None, "int4", False),
-    ],
-)
+@table
 def test_dtypes_run_where_engines_support_them(engine, architecture, weights, cache, runs):
     assert (unsupported_reason(profile(engine), architecture, weights, cache) is None) == runs
 
@@ -228,15 +220,7 @@ def records(measured):
     return scored(measured.table("starts"))
 
 
-@pytest.mark.parametrize(
-    ("metric", "median"),
-    [
-        ("weights_gib", 0.002),
-        ("available_kv_gib", 0.005),
-        ("kv_cache_tokens", 0.005),
-        ("max_concurrency", 0.005),
-    ],
-)
+@table
 def test_median_error_of_measured_starts_stays_below_half_a_percent(records, metric, median):
     """Logs print two decimals of a GiB: 0.1 % of what these starts hold. The targets were 0.5, 2, 3 and 3 %."""
     score = scores_by_metric(records)[metric]

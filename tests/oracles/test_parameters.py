@@ -22,6 +22,7 @@ from capplan.replica.speculation import DraftPlan, draft_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from tests.families import ROWS, network_of
+from tests.tables import table
 
 REASONS = {
     "stepfun-ai/Step-3.7-Flash": (
@@ -147,20 +148,7 @@ def test_models_known_by_their_dimensions_give_the_reference_count(measured):
     assert checked >= (35 if measured.whole else 14)
 
 
-@pytest.mark.parametrize(
-    ("name", "published", "page"),
-    [
-        (
-            "gpt-oss-120b",
-            5.13e9,
-            "OpenAI 2025, gpt-oss model card, table 1 (5.13B active, embedding left out)",
-        ),
-        ("gpt-oss-20b", 3.61e9, "OpenAI 2025, gpt-oss model card, table 1 (3.61B active)"),
-        ("DeepSeek-V3", 37e9, "arXiv:2412.19437, abstract (37B, embedding counted in part)"),
-        ("Kimi-K2", 32e9, "arXiv:2507.20534, table 2 (32.6B)"),
-        ("Mixtral-8x7B", 12.9e9, "arXiv:2401.04088, section 2 (13B)"),
-    ],
-)
+@table
 def test_active_parameters_are_those_of_the_model_card(name, published, page):
     # Cards round to two digits and differ in whether the token embedding counts: 3 %.
     assert active_parameters(network_of(name)) == pytest.approx(published, rel=0.03), page

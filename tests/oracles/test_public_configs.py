@@ -14,6 +14,7 @@ from capplan.model.parameters import parameters
 from capplan.readers.catalogue.models import shipped_config, shipped_names
 from tests.differential.stored import stored
 from tests.differential.verdict import compared
+from tests.tables import table
 
 FILE = Path(__file__).parents[1] / "data" / "public_configs.jsonl.gz"
 ROWS = [json.loads(line) for line in gzip.decompress(FILE.read_bytes()).splitlines()]
@@ -69,12 +70,7 @@ LLAMA4 = LLAMA | {
 }
 
 
-@pytest.mark.parametrize(
-    ("config", "norms"),
-    [({}, 1), ({"num_ln_in_parallel_attn": 1}, 1), ({"num_ln_in_parallel_attn": 3}, 1), ({"parallel_attn": False}, 2),
-     ({"parallel_attn": False, "num_ln_in_parallel_attn": 2}, 2), ({"new_decoder_architecture": True, "num_kv_heads": 2}, 2),
-     ({"new_decoder_architecture": True, "num_kv_heads": 2, "num_ln_in_parallel_attn": 1}, 1)],
-)  # fmt: skip
+@table
 def test_falcon_has_the_norms_of_its_class(config, norms):
     assert read_network(FALCON | config, "n").layers[0].norm_parameters == norms * 2 * 64
 
@@ -112,17 +108,7 @@ PLAIN_LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96
          "vocab_size": 320}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [
-        {"use_rmsnorm": True},
-        {"qk_norm": False},
-        {"num_nextn_predict_layers": 0},
-        {"num_mtp_modules": 3},
-        {"n_extra": 0},
-        {"extra": None},
-    ],
-)
+@table
 def test_a_key_that_cannot_change_a_number_is_not_remarked_on(keys):
     assert unread(read_network(PLAIN_LLAMA | keys, "n")) == []
 

@@ -17,6 +17,7 @@ from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import cards_of, layers_by_card
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from tests.tables import table
 
 PAIR = "rtx-4090+rtx-3060:12gb"
 FLAGS = ServingFlags(engine="llamacpp", weight_dtype="q4_k_m", max_model_len=8192, offline=True)
@@ -161,14 +162,7 @@ ROW = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("printed", "count", "notes", "hardware", "devices", "parts"),
-    [
-        ("RTX 4090 24GB + RTX 3090 24GB", "2", "", "rtx-4090+rtx-3090", 1, None),
-        ("RTX 3090 x2 + RTX 3090 Ti", "3", "-ts 3,3,2", "rtx-3090+rtx-3090+rtx-3090-ti", 1, "3,3,2"),
-        ("2x RTX 3090", "2", "", "rtx-3090", 2, None),
-    ],
-)
+@table
 def test_a_published_row_of_several_cards_is_a_machine(printed, count, notes, hardware, devices, parts):
     run = run_of_row(ROW | {"device": printed, "device_count": count, "notes": notes})
     assert (run.hardware, run.devices, run.tensor_split) == (hardware, devices, parts)
@@ -178,15 +172,7 @@ def test_a_published_row_of_several_cards_is_a_machine(printed, count, notes, ha
     assert prediction.predicted > 0.0
 
 
-@pytest.mark.parametrize(
-    ("printed", "notes", "reason"),
-    [
-        ("RTX 4090 + RTX 3090", "decode, tensor split, Windows", "matrices split over devices"),
-        ("RTX 3090", "split mode row", "matrices split over devices"),
-        ("RTX 3090 + EPYC 7343", "", "next to a host"),
-        ("RTX 3090 + Gizmo", "", "unequal devices"),
-    ],
-)
+@table
 def test_a_row_of_several_cards_that_is_not_layers_in_turn_says_why(printed, notes, reason):
     assert reason in run_of_row(ROW | {"device": printed, "device_count": "2", "notes": notes})
 

@@ -23,6 +23,7 @@ from capplan.serving.requests import (
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, check_step_table
 from capplan.serving.terms import EngineSetup, engine_terms
+from tests.tables import table
 
 TINY = 5e-324
 """The smallest number above zero."""
@@ -45,17 +46,7 @@ def expected(words):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("column", "least"),
-    [
-        ("input_tokens", 1),
-        ("output_tokens", 1),
-        ("cached_tokens", 0),
-        ("class_index", 0),
-        ("block_counts", 0),
-        ("output_counts", 0),
-    ],
-)
+@table
 def test_the_first_request_that_is_wrong_is_named_by_its_number(column, least, at):
     """All from this one on are wrong; the first of them is number `at`."""
     ids = {"block_counts": {"block_ids": np.zeros(0, int)}, "output_counts": {"output_ids": np.zeros(0, int)}}

@@ -26,6 +26,7 @@ from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
+from tests.tables import table
 
 CASES = [
     ("deepseek-v4-flash", "vllm", None, "h200-sxm", "fp8"),
@@ -51,16 +52,7 @@ def asked(model, engine, version, hardware, *, drafts=False, **more):
     return asked_replica(model, hardware, flags, drafts=drafts)
 
 
-@pytest.mark.parametrize(
-    ("model", "engine", "version", "drafts", "sequences"),
-    [
-        ("deepseek-v4-flash", "sglang", None, False, 256),
-        ("llama-3.1-8b", "sglang", None, True, 48),
-        ("llama-3.1-8b", "sglang", None, False, 2048),
-        ("llama-3.1-8b", "sglang", "0.4.0", True, 2048),
-        ("llama-3.1-8b", "vllm", None, True, 1024),
-    ],
-)
+@table
 def test_as_many_sequences_run_as_the_engine_admits_by_default(model, engine, version, drafts, sequences):
     """SGLang 0.5.23, srt/arg_groups/deepseek_v4_hook.py and speculative_hook.py: 256 with DeepSeek V4, 48 with drafts, unless told otherwise."""
     said = asked(model, engine, version, "b200", drafts=drafts)
@@ -134,21 +126,7 @@ def test_every_spelling_means_its_engine_in_any_case_and_package(named, package,
     assert profile(text).engine == engine
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("atom", "unknown engine 'atom'"),
-        ("TGI", "unknown engine 'TGI'"),
-        ("vlm", "unknown engine 'vlm': did you mean 'vllm'?"),
-        ("nim", "engine: 'nim' does not say which engine runs inside"),
-        ("nim(tgi)", "unknown engine 'nim(tgi)'"),
-        (
-            "sglang-disagg",
-            "engine: 'sglang-disagg' serves disaggregated prefill and decode, which is not modelled",
-        ),
-        ("", "unknown engine ''"),
-    ],
-)
+@table
 def test_other_engines_are_refused_in_one_line(text, line):
     with pytest.raises(InputError) as caught:
         named_engine(text)
@@ -204,17 +182,7 @@ LLAMA = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("engine", "version", "columns", "ahead"),
-    [
-        ("vllm", "0.13.0", {}, False),
-        ("vllm", "0.14.0", {}, True),
-        ("vllm", "0.33.0", {"pp": "2", "num_gpus": "2"}, False),
-        ("vllm", "0.33.0", {"gpu": "cpu"}, False),
-        ("sglang", "0.5.23", {}, True),
-        ("trtllm", "1.2.0", {}, False),
-    ],
-)
+@table
 def test_engines_plan_ahead_by_version_on_gpus_without_stages(engine, version, columns, ahead):
     row = {**LLAMA, "engine": engine, "engine_version": version, **columns}
     assert replica_of(benchmark_spec(benchmark_of(row))).scheduling.asynchronous is ahead

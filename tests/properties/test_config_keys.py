@@ -19,6 +19,7 @@ from capplan.model.parameters import parameters, summary, weight_bytes_by_class
 from capplan.readers.catalogue.models import read_model
 from tests.files import written_to
 from tests.sweeps import examples
+from tests.tables import table
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -79,14 +80,7 @@ def test_biases_stand_where_the_class_has_them(config, count):
     assert parameters(read_network(config, "biased")) == count
 
 
-@pytest.mark.parametrize(
-    ("key", "follows", "other"),
-    [
-        ("attention_hidden_size", 128, 64),
-        ("hybrid_layer_ids", [1], [1, 2]),
-        ("tie_word_embeddings", True, False),
-    ],
-)
+@table
 def test_a_key_that_follows_from_others_may_not_contradict_them(key, follows, other):
     agreed = parameters(read_network(ZAMBA2 | {key: follows}, "zamba"))
     assert agreed == parameters(read_network(ZAMBA2, "zamba"))
@@ -180,18 +174,7 @@ fleet: {{hardware: [h100-sxm], tensor_parallel: [1], pipeline_parallel: [1]}}
 """
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "kv-size MODEL --context 4096",
-        "fit MODEL --hardware h100",
-        "estimate MODEL --hardware h100 --concurrency 4",
-        "spec MODEL --hardware h100 --draft-step-time 2ms --acceptance 0.8",
-        "sweep MODEL --hardware h100 -tp 1 -tp 2 --request-rate 1",
-        "fleet SCENARIO",
-        "simulate SCENARIO",
-    ],
-)
+@table
 def test_every_answer_that_rests_on_a_config_names_what_was_not_read_once(line, tmp_path, capplan):
     model, scenario = tmp_path / "config.json", tmp_path / "odd.yaml"
     towers = {

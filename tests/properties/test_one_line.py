@@ -13,6 +13,7 @@ from capplan.errors import InputError
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import read_scenario
 from tests.files import written_to
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -216,15 +217,7 @@ def test_two_groups_with_the_same_field_are_an_error():
         grouped(command)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("-r", "some"), "--riders: 'some' is not a whole number of people; write it as '8'"),
-        (("-r", "51"), "--riders: '51' is out of range; 1 to 50 people are allowed"),
-        (("-r", "2", "--full", "110 %"), "--full: '110 %' is out of range; 0 to 1"),
-        (("-r", "2", "--time", "0 s"), "--time: '0 s' is not above zero; e.g."),
-    ],
-)
+@table
 def test_what_an_option_cannot_be_is_said_with_its_name_and_what_is_allowed(words, message):
     with pytest.raises(InputError) as caught:
         run(TRIP, *words)

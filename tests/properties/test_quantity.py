@@ -17,6 +17,7 @@ from capplan.questions.sweep import loads_of
 from capplan.readers.record import validated
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario_file import ScenarioFile
+from tests.tables import table
 
 DECIMAL = ["", "k", "M", "G", "T", "P", "E"]
 BINARY = ["", "Ki", "Mi", "Gi", "Ti", "Pi"]
@@ -208,13 +209,7 @@ def test_what_is_no_count_is_none_in_either_place(text):
         LENGTH(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        ("10 m", "did you mean 'M'"), ("10 s", "a time is given where a rate is expected"), ("10 tok/s", "is not in req/s"),
-        ("1,5", "groups of three digits"), ("0", "is not above"), ("-3", "is not above"),
-    ],
-)  # fmt: skip
+@table
 def test_what_could_mean_two_things_is_refused_with_the_reason_in_both_places(text, why):
     with pytest.raises(InputError, match=why):
         in_yaml("request_rate", f"'{text}'")

@@ -18,6 +18,7 @@ from capplan.report.answers.fleet_money import total_table
 from capplan.report.screen_units import MOST_WORDS, UNITS, screen_of, shown_money, shown_number, unit_of
 from capplan.report.show import FORMATS, answer_text
 from capplan.report.tables import plain_text, terminal_text
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -66,21 +67,7 @@ def test_the_unit_on_screen_leads_back_to_bytes(value, name):
     assert value < 1000 or 1.0 <= value * screen.factor < 1000.5 or prefix == "P"
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "heading", "unit"),
-    [
-        ("ttft_s.p95", 0.8, "TTFT p95", "ms"),
-        ("seconds", 86.0, "time", "s"),
-        ("kv_bytes_per_gpu", 42.9e9, "used", "GB/GPU"),
-        ("reported_memory_bytes", 85e9, "memory visible to an engine", "GiB"),
-        ("peak_flop_per_s.bf16", 989e12, "peak bf16", "TFLOP/s"),
-        ("memory_bytes_per_s", 3.35e12, "bandwidth", "TB/s"),
-        ("usd_per_million_output_tokens", 0.6, "price", "$/Mtok out"),
-        ("output_tokens_per_s_per_gpu", 1200.0, "output", "tok/s/GPU"),
-        ("slo_met_fraction", 0.97, "SLO met", "%"),
-        ("tensor_parallel", 8, "tensor parallel", ""),
-    ],
-)
+@table
 def test_a_name_says_its_heading_and_unit(name, value, heading, unit):
     screen = screen_of(name, [value])
     assert (screen.heading, screen.unit) == (heading, unit)

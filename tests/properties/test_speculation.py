@@ -47,6 +47,7 @@ from capplan.serving.step_table import decode_step_s
 from tests.files import written_to
 from tests.plan_files import SCENARIO
 from tests.sweeps import examples
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -338,16 +339,7 @@ def test_a_method_without_a_published_acceptance_asks_for_it():
     assert plan.acceptance_fractions == (0.6,)
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "drafts", "tokens"),
-    [
-        ("deepseek-v4-pro", "mtp", 3, 2.49),
-        ("glm-5.2", "mtp", 7, 3.91),
-        ("kimi-k2.5", "eagle", 3, 2.75),
-        ("minimax-m3", "eagle", 7, 3.53),
-        ("qwen3.5-397b-a17b", "mtp", 1, 1.92),
-    ],
-)
+@table
 def test_a_round_yields_what_was_counted(name, method, drafts, tokens):
     """The accepted lengths of the golden runs of InferenceX, by number of drafts."""
     network = read_model(name, offline=True)

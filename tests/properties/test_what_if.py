@@ -15,6 +15,7 @@ from capplan.questions.what_if import surface_of
 from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import read_scenario, scenario_from
 from tests.files import written_to
+from tests.tables import table
 
 SCENARIO = """\
 name: small
@@ -75,16 +76,7 @@ def test_as_it_is_it_is_the_plan(surface, path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("moved", "settings"),
-    [
-        ({"load": 4.0}, ["traffic[0].request_rate=160 req/s"]),
-        ({"limit": 0.5}, ["slo.ttft_p95=500 ms"]),
-        ({"sure": 0.95}, ["slo.confidence=95%"]),
-        ({"load": 0.25, "sure": 0.5}, ["traffic[0].request_rate=10 req/s", "slo.confidence=50%"]),
-        ({"load": 4.0, "limit": 0.5, "sure": 0.9}, ["traffic[0].request_rate=160 req/s", "slo.ttft_p95=500 ms", "slo.confidence=90%"]),
-    ],
-)  # fmt: skip
+@table
 def test_a_point_is_what_fleet_finds_there(surface, path, few_requests, moved, settings):
     best, point = fleet(path, *settings), at(surface, **moved)
     assert (point.hardware, point.gpus) == (best.hardware, best.gpus)

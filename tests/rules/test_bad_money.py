@@ -21,6 +21,7 @@ from capplan.readers.catalogue.token_prices import (
     read_token_prices,
     token_prices,
 )
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
@@ -83,18 +84,7 @@ def test_storage_that_has_no_price_is_refused_only_where_something_is_stored(cap
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("peak", "said"),
-    [
-        ("{hours_utc: [1, 2], ratio: 2}", None),
-        ("{hours_utc: [1, 2], ratio: 2, day_fraction: 100 %}", None),
-        ("{hours_utc: [], ratio: 2}", "peak: hours_utc names no hour"),
-        ("{hours_utc: [24], ratio: 2}", "peak.hours_utc[0]: 24 should be less than or equal to 23"),
-        ("{hours_utc: [1], ratio: 0.5}", "peak.ratio: 0.5 should be greater than or equal to 1"),
-        ("{hours_utc: [1], ratio: 2, day_fraction: 2}", "peak.day_fraction: '2' is over 1"),
-        ("{hours_utc: [1], ratios: 2}", "peak.ratios: unknown key 'ratios'"),
-    ],
-)
+@table
 def test_hours_of_a_peak_are_those_of_a_day(tmp_path, peak, said):
     path = tmp_path / "prices.yaml"
     path.write_text(
@@ -348,17 +338,7 @@ def test_the_file_of_genai_prices_counts_in_every_command(capplan, tmp_path):
     assert api["usd_per_month"] - api["output_usd"] == pytest.approx(2 * 730 * 3600 * 900 * 3e-6)
 
 
-@pytest.mark.parametrize(
-    ("provider", "model", "life_s", "shortest"),
-    [
-        ("aws", "global.anthropic.claude-haiku-5-5", 300.0, 512.0),
-        ("aws", "global.openai.gpt-6-luna", 1800.0, 1024.0),
-        ("aws", "global.moonshotai.kimi-k3", 1800.0, 0.0),
-        ("google", "claude-opus-5-5", 300.0, 512.0),
-        ("anthropic", "claude-haiku-4-5", 300.0, 4096.0),
-        ("google", "gemini-2.5-pro", 3600.0, 2048.0),
-    ],
-)
+@table
 def test_prices_of_other_lists_are_on_the_terms_of_the_model(tmp_path, provider, model, life_s, shortest):
     """Names of genai-prices; the shortest prefix and the storage of a model are those of the list that ships if no other states them."""
     file = tmp_path / "data.json"
