@@ -59,19 +59,7 @@ def test_the_embedding_is_in_the_memory_of_a_processor():
     assert host.weight_bytes - card.weight_bytes == pytest.approx(128256 * 4096 * 2)
 
 
-@pytest.mark.parametrize(
-    ("hardware", "model", "changed", "reason"),
-    [
-        (RYZEN, "llama-3.1-8b", {"max_model_len": 8192}, "contexts of 4,096 tokens"),
-        ("ryzen-7000:64gb", "llama-3.1-8b", {}, "name the processor"),
-        (RYZEN, "llama-3.1-8b", {"backend": "cuda"}, "with cuda, so none is predicted"),
-        (RYZEN, "gpt-oss-20b", {"weight_dtype": None}, "mxfp4"),
-        (RYZEN, "llama-3.1-8b", {"engine": "vllm", "weight_dtype": None}, "vllm does not run"),
-        ("rtx-3090", "llama-3.1-8b", {"n_gpu_layers": 0}, "name the processor"),
-        ("rtx-3090", "llama-3.1-8b", {"backend": "cpu"}, "with cpu, so none is predicted"),
-        (f"rtx-3090+{RYZEN}", "llama-3.1-8b", {}, "is no card"),
-    ],
-)
+@table
 def test_what_is_not_known_of_processors_is_refused(hardware, model, changed, reason):
     with pytest.raises(CapplanError, match=reason):
         replica_on(hardware, model, **changed)

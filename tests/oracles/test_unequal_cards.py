@@ -104,38 +104,13 @@ def test_one_card_of_a_machine_is_that_card():
     assert one.device == device("rtx-3060:12gb")
 
 
-@pytest.mark.parametrize(
-    ("hardware", "changed", "reason"),
-    [
-        (PAIR, {"split_mode": "row"}, "prompts of such runs were published of one pair of cards"),
-        (PAIR, {"engine": "vllm", "weight_dtype": None}, "equal devices"),
-        (PAIR, {"tensor_split": "1,2,3"}, "2 cards"),
-        (PAIR, {"tensor_split": "0,0"}, "--tensor-split"),
-        (PAIR, {"tensor_split": "a,b"}, "--tensor-split"),
-        (PAIR, {"tensor_split": "1e308,1e308"}, "--tensor-split"),
-        (PAIR, {"main_gpu": 1}, "--split-mode none"),
-        (PAIR, {"split_mode": "none", "main_gpu": 2}, "--main-gpu"),
-        (PAIR, {"host_bandwidth": 80e9}, "next to several devices"),
-        ("rtx-4090", {"tensor_split": "1,1"}, "rtx-4090+"),
-        ("rtx-4090+rx-7900-xtx", {}, "--backend"),
-        ("rtx-4090+nonsense", {}, "nonsense"),
-    ],
-)  # fmt: skip
+@table
 def test_what_is_not_modelled_is_refused(hardware, changed, reason):
     with pytest.raises(InputError, match=reason):
         replica_of(spec_of("qwen3-8b", hardware, **changed))
 
 
-@pytest.mark.parametrize(
-    ("hardware", "more"),
-    [
-        (PAIR, ()),
-        (PAIR, ("--tensor-split", "3,1")),
-        (PAIR, ("--tensor-split", "fastest")),
-        ("rtx-3090+rtx-3090+rtx-3090", ("--tensor-split", "1,1,1")),
-        (PAIR, ("--split-mode", "none")),
-    ],
-)
+@table
 def test_the_written_command_is_read_back_as_the_same_layers(hardware, more, capplan):
     """By memory, as stated and as found; of equal cards, whose parts are equal; and of one card of the machine."""
     line = ("--hardware", hardware, "--weight-dtype", "q4_k_m", "--max-model-len", "8192", "--offline")

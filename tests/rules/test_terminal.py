@@ -142,14 +142,7 @@ def test_help_names_every_command_and_the_exit_codes(capplan):
     assert "3 does not fit" in " ".join(ran.out.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ((*WORDS, "-o"), "kv.csv"),
-        (("init", "--model", "llama-3.1-8b", "--use-case", "chat", "--offline"), "first.yaml"),
-        (("fleet", "tests/golden/small.yaml", "--offline", "-o"), "plan.json"),
-    ],
-)
+@table
 def test_a_command_that_writes_a_file_says_which_in_a_pipe_too(words, name, capplan, tmp_path):
     ran = capplan(*words, tmp_path / name)
     assert re.findall(r"^wrote (.+)$", ran.err, re.MULTILINE) == [str(tmp_path / name)]
