@@ -1,4 +1,4 @@
-"""What a card can do decides what is planned; what is planned covers what serving does, and is held out by whole models."""
+"""What a card can do and is decides what is planned; what is planned covers what serving does, and is held out by whole models."""
 
 from collections import Counter
 
@@ -12,8 +12,11 @@ from capplan.calibrate.kernels.case import Case
 from capplan.calibrate.kernels.engines import TO_DEVICE
 from capplan.calibrate.machine import abilities_of, capability_of
 from capplan.calibrate.shapes import CONFIGURATION, cases, held_out
-from capplan.readers.calibration.record import Measurement
+from capplan.readers.calibration.file import same_device
+from capplan.readers.calibration.record import Machine, Measurement
+from capplan.readers.catalogue.hardware import device, device_names
 from tests.calibrate.faked.card import B200, MI300X
+from tests.tables import rows
 
 CAPABILITIES = ("", "7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0", "gfx90a", "gfx942", "gfx950")
 
@@ -141,3 +144,16 @@ def test_a_launch_is_the_whole_time_between_two_launches():
         for name, seconds in (("launch_eager", 6e-6), ("launch", 2e-6))
     ]
     assert launch_fit(rows)["launch/fp32"].numbers["launch_s"].value == pytest.approx(6e-6)
+
+
+GIB = 1024**3
+
+
+def entries(name, multiprocessors, gib):
+    machine = Machine("cuda:0", name, "0" * 12, None, None, "2", None, gib * GIB, multiprocessors, 1e7)
+    return {entry for entry in device_names() if same_device(machine, device(entry))}
+
+
+@pytest.mark.parametrize(("name", "multiprocessors", "gib", "wanted"), rows("names")["drivers"])
+def test_a_driver_s_name_finds_its_catalogue_entry_and_no_other(name, multiprocessors, gib, wanted):
+    assert entries(name, multiprocessors, gib) == ({wanted} if wanted else set())

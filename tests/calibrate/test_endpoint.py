@@ -17,7 +17,7 @@ from capplan.calibrate.endpoint.series import Point, Series, designed, open_loop
 from capplan.errors import InputError
 from capplan.readers.calibration.file import read_calibration_file
 from tests.calibrate.endpoint_stub import stub
-from tests.tables import rows
+from tests.tables import rows, table
 
 ASKED = Question(tuple(range(1000, 1010)), 6)
 
@@ -37,21 +37,7 @@ def test_every_format_of_a_stream_gives_the_same_tokens(behaviour):
     assert answer.token_s[-1] - answer.sent_s >= 0.1
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "words"),
-    [
-        ("cuts", "incompleteread|stream ended after 3 of 6|reset"),
-        ("fails", "status 500: out of memory"),
-        ("busy", "status 429"),
-        ("redirects", "status 307: the server redirects"),
-        ("no stream", "not a stream"),
-        ("not json", "Expecting|delimiter|property"),
-        ("reports", "engine died"),
-        ("huge", "larger than a completion"),
-        ("hangs", "no whole answer within 0.4 s|timed out"),
-        ("drips", "no whole answer within 0.4 s"),
-    ],
-)
+@table
 def test_a_fault_of_the_server_is_an_error_of_its_request_and_ends_in_time(behaviour, words):
     endless = behaviour in ("hangs", "drips")
     with stub(behaviour) as server:
@@ -90,64 +76,25 @@ def test_a_key_that_the_server_repeats_is_not_shown(behaviour, words, monkeypatc
     assert "sk-secret" not in repr(answer)
 
 
-@pytest.mark.parametrize(
-    ("url", "words"),
-    [
-        ("ftp://host", "not the address"),
-        ("http://user:pass@host", "user name or a query"),
-        ("http://host/v1?key=1", "user name or a query"),
-        ("http://host:99999", "not a number from 1 to 65535"),
-        ("http://", "not the address"),
-        ("http://[", "not the address"),
-    ],
-)
+@table
 def test_an_address_that_cannot_be_used_is_refused(url, words):
     with pytest.raises(InputError, match=words):
         endpoint_of(url)
 
 
-@pytest.mark.parametrize(
-    ("url", "parts"),
-    [
-        ("localhost:8000", ("localhost", 8000, False, "")),
-        ("https://host/v1/", ("host", 443, True, "")),
-        ("https://host/api/v1", ("host", 443, True, "/api")),
-    ],
-)
+@table
 def test_an_address_is_read_with_or_without_scheme_and_version(url, parts):
     server = endpoint_of(url)
-    assert (server.host, server.port, server.secure, server.path) == parts
+    assert (server.host, server.port, server.secure, server.path) == tuple(parts)
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "model", "words"),
-    [
-        ("no models", "qwen3-8b", "names no model"),
-        ("huge models", "qwen3-8b", "names no model"),
-        ("deep models", "qwen3-8b", "names no model"),
-        ("redirects", "qwen3-8b", "names no model"),
-        (
-            "serves tiny, other",
-            "qwen3-8b",
-            "several models: tiny, other\n  none of them called like qwen3-8b",
-        ),
-        ("serves qwen3-8b, Qwen/Qwen3-8B-FP8", "qwen3-8b", "2 of them called like qwen3-8b"),
-        ("serves llama-3.1-8b", "qwen3-8b", "serves meta-llama/Llama-3.1-8B, and qwen3-8b is expected"),
-    ],
-)
+@table
 def test_a_server_without_the_model_is_refused(behaviour, model, words):
     with stub(behaviour) as server, pytest.raises(InputError, match=words):
         served_model(endpoint_of(server.url), model)
 
 
-@pytest.mark.parametrize(
-    ("behaviour", "name", "notice"),
-    [
-        ("serves tiny", "tiny", "the server calls its model 'tiny', which is taken for qwen3-8b"),
-        ("serves gpt-5, Qwen/Qwen3-8B-FP8", "Qwen/Qwen3-8B-FP8", ""),
-        ("serves Qwen/Qwen3-8B", "Qwen/Qwen3-8B", ""),
-    ],
-)
+@table
 def test_the_expected_model_of_a_server_is_found_by_its_name(behaviour, name, notice):
     with stub(behaviour) as server:
         found, longest, said, _ = served_model(endpoint_of(server.url), "qwen3-8b")

@@ -18,6 +18,7 @@ from capplan.serving.requests import Requests
 from tests.calibrate.endpoint_stub import stub
 from tests.files import written_to
 from tests.plan_files import fleet_plan
+from tests.tables import table
 
 FEW = np.array([32, 64, 64])
 IDS = Prompts(takes_ids=True, returns_ids=True)
@@ -142,15 +143,7 @@ def test_a_replica_that_sheds_load_is_not_compared(capplan, plan_file):
     assert "requests failed: status 429" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("more", "words"),
-    [
-        ((), "needs what was measured"),
-        (("--endpoint", "localhost:9", "--results", "a.json"), "needs what was measured"),
-        (("--endpoint", "localhost:9", "--replicas", "2"), "an endpoint is one replica"),
-        (("--results", "a.json", "--minutes", "2"), "--minutes is of --endpoint"),
-    ],
-)
+@table
 def test_a_plan_is_verified_with_results_or_with_a_server(capplan, plan_file, more, words):
     ran = capplan("verify-plan", "--plan", plan_file, *more, "--offline")
     assert (ran.code, words in ran.err) == (2, True), ran.err

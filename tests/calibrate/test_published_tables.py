@@ -1,9 +1,11 @@
-"""Published deployments on the page of accuracy: what a run counts as, its scores against the targets, and one line for each."""
+"""Published deployments on the page of accuracy, and files that scripts write into the package, character by character."""
 
 import csv
 
 import pytest
 
+from calibrate.fit_kernels import CATALOGUE_NAMES, HEAD
+from calibrate.fit_serving import host_times_text, intervals_text
 from calibrate.published_tables import (
     furthest_published,
     published_groups,
@@ -14,6 +16,14 @@ from calibrate.published_tables import (
 )
 from calibrate.targets import PUBLISHED
 from capplan.accuracy.score import Prediction
+from capplan.engine.lookup import HOST_TIMES_FILE, host_times
+from capplan.readers.catalogue.efficiency import (
+    INTERVALS_FILE,
+    efficiency_folder,
+    efficiency_text,
+    intervals_in,
+    read_efficiency,
+)
 
 ROWS = [
     {"id": "d1", "source": "a", "kind": "decode_only", "num_gpus": "72", "batch_per_gpu": "256", "gpu": "H100", "engine": "sglang", "model_hf_id": "o/R1"},
@@ -93,3 +103,17 @@ def test_the_section_is_that_of_a_file(tmp_path):
         "output tokens/s",
     ]
     assert "| r1 | gpt-oss-20b | 1 x H200 | vllm+llm-d | decode pool | 32 | output tokens/s |" in text
+
+
+def test_shipped_host_times_can_be_written_again():
+    assert host_times_text(host_times()) == HOST_TIMES_FILE.read_text(encoding="utf-8")
+
+
+def test_shipped_intervals_can_be_written_again():
+    assert intervals_text(intervals_in(INTERVALS_FILE)) == INTERVALS_FILE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("file", "names"), CATALOGUE_NAMES.values())
+def test_shipped_efficiencies_can_be_written_again(file, names):
+    path = efficiency_folder() / f"{file}.yaml"
+    assert efficiency_text(read_efficiency(path)[0], names, HEAD) == path.read_text(encoding="utf-8")

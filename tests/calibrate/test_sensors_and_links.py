@@ -1,5 +1,11 @@
-"""Sensors and users of a card as both drivers show them, and collectives on a card: in a graph where they can be captured."""
+"""Sensors and users of a card as drivers and their tools show them, and collectives between ranks, on a card and on this machine."""
 
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +14,11 @@ import torch
 from capplan.calibrate import collectives
 from capplan.calibrate import machine as readings
 from capplan.calibrate.collectives import Group
-from capplan.calibrate.machine import Watch, sensors_of
+from capplan.calibrate.machine import Watch, busy_reason, opened, sensors_of
+from capplan.errors import InputError
 from tests.calibrate.faked.card import H200, MI300X
 from tests.calibrate.faked.cuda import CudaError
+from tests.tables import table
 
 AMD = SimpleNamespace(name="AMD Instinct MI300X", uuid="1", pci_domain_id=0, pci_bus_id=0xC1, pci_device_id=0)
 
@@ -44,15 +52,7 @@ def test_an_amd_card_shows_clock_power_and_heat_in_files(amd_files):
     assert not watch.is_hot()
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "said"),
-    [
-        ("gpu_busy_percent", "0", ""),
-        ("gpu_busy_percent", "83", "utilisation is 83%"),
-        ("mem_info_vram_used", "90000000000", "85831 of 196592 MiB are in use"),
-        ("mem_info_vram_used", "odd", ""),
-    ],
-)
+@table
 def test_an_amd_card_is_busy_by_its_files(file, text, said, amd_files):
     (amd_files / file).write_text(text)
     assert readings.busy_reason(AMD) == said
@@ -134,3 +134,143 @@ def test_one_rank_s_error_on_a_card_is_the_end_of_all(insert, ranks, monkeypatch
     with pytest.raises(InputError, match="rank 0 of 2: the collectives ended: Connection closed by peer"):
         collectives.collective_times(ranks, target, quick=True, tell=skipped.append)
     assert torch.cuda.is_available()
+
+
+APPS, FIGURES = "--query-compute-apps", "--query-gpu=memory.used"
+
+
+@pytest.fixture
+def driver(tmp_path, monkeypatch):
+    def says(apps, figures):
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(
+            f'#!/bin/sh\ncase "$1" in {APPS}*) printf "{apps}";; {FIGURES}*) printf "{figures}";; esac\n'
+        )
+        tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return says
+
+
+@table
+def test_a_device_is_busy_when_others_hold_it(driver, apps, figures, reason):
+    driver(apps, figures)
+    assert busy_reason(SimpleNamespace(name="a card", uuid="1234")) == reason
+
+
+def test_without_the_driver_s_tool_nobody_can_tell(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert busy_reason(SimpleNamespace(name="a card", uuid="1234")) == ""
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    """A driver's view of one GPU, for the part of `opened` that decides before anything runs on it."""
+    import torch
+
+    seen = SimpleNamespace(
+        name="NVIDIA H200",
+        uuid="1234",
+        multi_processor_count=132,
+        L2_cache_size=50 * 1024**2,
+        major=9,
+        minor=0,
+    )
+    for name, value in {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "get_device_properties": lambda _device: seen,
+        "set_device": lambda _device: None,
+        "mem_get_info": lambda _device: (100e9, 150e9),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+
+
+def test_a_busy_device_is_refused_unless_forced(driver, one_gpu):
+    driver("4242, 30000\\n", "31000, 150000, 0\\n")
+    with pytest.raises(InputError, match=r"cuda:0 \(NVIDIA H200\) is in use: 1 other process") as raised:
+        opened("cuda")
+    assert "--force" in str(raised.value)
+    target = opened("cuda", force=True)
+    assert (target.machine.name, target.machine.device, target.free_bytes) == ("NVIDIA H200", "cuda:0", 100e9)
+    assert target.usable_bytes == pytest.approx(0.6 * 100e9)
+    assert "1234" not in target.machine.uuid_hash
+    assert len(target.machine.uuid_hash) == 12
+
+
+def test_a_device_that_the_machine_lacks_is_refused(driver, one_gpu):
+    driver("", "512, 150000, 0\\n")
+    with pytest.raises(InputError, match="no device cuda:3: torch sees 1"):
+        opened("cuda:3")
+
+
+ROOT = Path(__file__).resolve().parents[2]
+START = """
+import os
+import sys
+from capplan.calibrate import collectives
+from capplan.calibrate.machine import opened
+from capplan.errors import InputError
+import torch.distributed
+child = os.fork()
+os.environ["RANK"] = os.environ["LOCAL_RANK"] = "0" if child else "1"
+group, target = collectives.group_of_environment(), opened("cpu")
+collectives.CPU_SIZES, collectives.REPEATS, collectives.TIMEOUT_S = (1024.0, 65536.0), 3, 10.0
+"""
+END = """
+try:
+    rows = collectives.collective_times(group, target, quick=False, tell=print)
+    print("measured", sorted({m.operator for m in rows}), {m.library for m in rows}, flush=True)
+except InputError as error:
+    print("ended", error, flush=True)
+    sys.exit(2)
+if child:
+    os.waitpid(child, 0)
+"""
+
+
+def ranks_of_this_machine(middle):
+    """Run a script that becomes two ranks; return the exit code of rank 0 and what both print."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", START + middle + END],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout
+
+
+@pytest.mark.long
+def test_a_collective_that_one_rank_lacks_is_skipped_by_all_and_the_rest_is_measured():
+    code, out = ranks_of_this_machine(
+        "real = collectives._call\n"
+        "def broken(operator, *words):\n"
+        "    if operator == 'all_gather' and group.rank == 1: raise RuntimeError('no such kernel')\n"
+        "    return real(operator, *words)\n"
+        "collectives._call = broken\n"
+    )
+    assert code == 0, out
+    assert "all_gather is skipped: rank 1: no such kernel" in out
+    assert out.count("'all_reduce'") == 2
+    assert "'all_gather'" not in out
+    assert "{'gloo'}" in out
+
+
+@pytest.mark.long
+def test_a_rank_that_dies_ends_the_others_with_a_line():
+    code, out = ranks_of_this_machine(
+        "import os\n"
+        "real = collectives._call\n"
+        "def dying(operator, *words):\n"
+        "    if operator == 'reduce_scatter' and group.rank == 1: os._exit(0)\n"
+        "    return real(operator, *words)\n"
+        "collectives._call = dying\n"
+    )
+    assert code != 0
+    assert "ended rank 0 of 2: the collectives ended" in out
+    assert "Traceback" not in out

@@ -1,5 +1,6 @@
-"""Comparisons say what differs; what cannot be used is one clear line."""
+"""Comparisons say what differs, results of an engine are replayed beside a calibration; what cannot be used is one clear line."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from capplan.calibrate.compare import (
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from tests.files import written_to
+from tests.tables import table
 
 
 def test_two_runs_say_how_far_they_agree(calibration):
@@ -84,15 +86,7 @@ def test_a_refit_names_the_one_library_that_it_needs(program, tmp_path, words):
     assert plain.code == 0, plain.err
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('{"speed": 3}', "not a result of a known tool"),
-        ('{"completed": 8, "mean_ttft_ms": 3.0}', "duration"),
-        ("[]", "holds no results"),
-        ('{"completed": 8, "durat', "cut short"),
-    ],
-)
+@table
 def test_a_result_file_that_tells_nothing_is_refused(capplan, tmp_path, text, said):
     path = written_to(tmp_path / "result.json", text)
     place = ("--model", "llama-3.1-8b", "--hardware", "h100-sxm", "--offline")
@@ -112,3 +106,49 @@ def test_calibrations_of_real_devices_are_compared_like_any_other(capplan, root)
             for row in capplan.result("calibrate", "--compare", path, path)["rows"]
             if row["ratio"] is not None
         )
+
+
+def result(concurrency):
+    return json.dumps(
+        {
+            "backend": "vllm", "model_id": "meta-llama/Llama-3.1-8B", "num_prompts": 40, "max_concurrency": concurrency,
+            "request_rate": "inf", "completed": 40, "duration": 20.0, "total_input_tokens": 40 * 512,
+            "total_output_tokens": 40 * 128, "request_throughput": 2.0, "output_throughput": 256.0,
+            "mean_ttft_ms": 40.0, "median_ttft_ms": 38.0, "mean_tpot_ms": 9.0, "median_tpot_ms": 9.0,
+        }
+    )  # fmt: skip
+
+
+@pytest.fixture
+def measured(tmp_path, host_file):
+    """A calibration whose host takes 20 ms a step, and two results."""
+    calibration = written_to(tmp_path / "host.calibration.yaml", host_file)
+    files = []
+    for concurrency in (1, 4):
+        files.append(tmp_path / f"run{concurrency}.json")
+        files[-1].write_text(result(concurrency))
+    return calibration, files
+
+
+def test_results_of_an_engine_are_replayed_with_and_without_the_calibration(capplan, measured):
+    calibration, files = measured
+    found = capplan.result(
+        f"calibrate --verify llama-3.1-8b --calibration {calibration} --hardware h100-sxm --results",
+        *files,
+        "--offline",
+    )
+    rows = {(row["result"].rpartition("/")[2], row["metric"]): row for row in found["rows"]}
+    assert set(rows) == {(f"run{n}.json", metric) for n in (1, 4) for metric in ("tpot_s", "ttft_s")}
+    one = rows["run1.json", "tpot_s"]
+    assert one["measured_s"] == pytest.approx(0.009)
+    assert one["predicted_s"] > 0.02
+    assert one["error_fraction"] == pytest.approx(one["predicted_s"] / 0.009 - 1)
+    assert found["median_ape"]["calibrated"] > 0
+
+
+def test_results_that_say_nothing_are_refused_with_the_reason(capplan, measured):
+    calibration, _ = measured
+    empty = written_to(calibration.parent / "empty.json", "[]")
+    assert "empty.json" in capplan.refused(
+        f"calibrate --verify llama-3.1-8b --calibration {calibration} --hardware h100-sxm --results {empty} --offline"
+    )

@@ -12,6 +12,7 @@ from capplan.readers.calibration.measured_device import device_from_calibration,
 from capplan.readers.catalogue.models import read_model
 from tests.calibrate.faked.card import A100, B200, T4
 from tests.calibrate.faked.cuda import CudaError
+from tests.tables import table
 
 
 @pytest.fixture(scope="module")
@@ -134,15 +135,7 @@ def test_the_command_calibrates_a_card_and_shows_its_clock(insert, capplan, tmp_
     assert "clock [MHz]: 1980" in compared.out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--device", "cuda:3", "-o", "x.yaml"), "no device cuda:3: torch sees 1"),
-        (("--minutes", "0", "-o", "x.yaml"), "--minutes"),
-        (("--dry-run", "--offline"), "--offline: is not used by --dry-run"),
-        (("--results", "x.json"), "--results: needs --verify MODEL and --calibration FILE"),
-    ],
-)
+@table
 def test_what_cannot_be_done_is_one_line(words, said, insert, capplan):
     insert(A100)
     assert said in capplan.refused("calibrate", *words)

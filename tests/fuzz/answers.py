@@ -7,7 +7,6 @@ certainty says; k copies of a plan carry k times the load; a device's best plan 
 every page has one peak; no listed plan is as sure as a step of the ladder of certainty for less.
 """
 
-import argparse
 import json
 import sys
 import time
@@ -37,6 +36,7 @@ from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestF
 from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.scenario import scenario_from
 from capplan.serving.requests import Crowd
+from tests.fuzz.turns import arguments
 from tests.installs.environment import add_cases
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -430,19 +430,8 @@ def asked_question(kind: str, number: int) -> tuple[str, Random]:
 
 def main(report: Callable[[str], None] = print) -> int:
     """Ask until the time is over; 1 if a law was broken."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--kind", choices=(*KINDS, *SLOW_KINDS), action="append", help="repeatable; default: all"
-    )
-    parser.add_argument(
-        "--record", action="store_true", help="add the cases to those of docs/evidence/reliability.md"
-    )
-    given = parser.parse_args()
-    kinds: Sequence[str] = given.kind or KINDS
+    given = arguments(__doc__, (*KINDS, *SLOW_KINDS))
+    kinds: Sequence[str] = [given.kind] if given.kind else KINDS
     until, began_s, broken = time.monotonic() + given.seconds, time.process_time(), 0
     number, cases = given.seed, Counter[str]()
     while time.monotonic() < until:

@@ -6,7 +6,6 @@ The laws: Little's law and no more served than offered; intervals around their v
 rows add up to their totals, an hour to a month, a GPU to all of them; no more used than allocated.
 """
 
-import argparse
 import io
 import json
 import sys
@@ -30,6 +29,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.money.price import HOURS_PER_MONTH
 from tests.fuzz.answers import KINDS as TRAFFIC
 from tests.fuzz.answers import scenario_text
+from tests.fuzz.turns import arguments
 from tests.installs.environment import add_cases
 from tests.sweeps import share_runs, size_on_few_requests
 
@@ -673,17 +673,8 @@ def questions(seed: int) -> Iterator[tuple[str, int]]:
 
 def main(report: Callable[[str], None] = print) -> int:
     """Ask until the time is over; 1 if a law was broken."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kind", choices=KINDS, action="append", help="repeatable; default: all")
-    parser.add_argument(
-        "--record", action="store_true", help="add the cases to those of docs/evidence/reliability.md"
-    )
-    given = parser.parse_args()
-    kinds: Sequence[str] = given.kind or KINDS
+    given = arguments(__doc__, KINDS)
+    kinds: Sequence[str] = [given.kind] if given.kind else KINDS
     until, began_s, broken = time.monotonic() + given.seconds, time.process_time(), 0
     cases, runs = Counter[str](), SearchCache()
     for kind, number in questions(given.seed):

@@ -6,6 +6,7 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.recorded.traces.trace import format_of, read_trace, trace_file, workload_of
+from tests.tables import table
 
 
 def turn(at_s, tokens, ids, out=10, **more):
@@ -74,16 +75,7 @@ def test_turns_with_a_delay_follow_the_turn_before_them(tmp_path):
     assert read_trace(path).arrival_s.tolist() == [0.0, 1.0, 2.5]
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        {"block_size": 0},
-        {"block_size": "64"},
-        {"block_size": True},
-        {"block_size": 2**63},
-        {"requests": "none"},
-    ],
-)
+@table
 def test_a_session_without_its_keys_is_refused(tmp_path, broken):
     path = tmp_path / "weka.jsonl"
     path.write_text(json.dumps({"block_size": 64, "requests": [], **broken}) + "\n", encoding="utf-8")

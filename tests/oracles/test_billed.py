@@ -11,6 +11,7 @@ from capplan.money.ledger import commitment_rates, committed_entry
 from tests.files import written_to
 from tests.focus_rules import faults, follows_columns, total
 from tests.plan_files import fleet_plan
+from tests.tables import table
 
 YEAR = [(2026 + (month + 11) // 12, (month + 11) % 12 + 1) for month in range(24)]
 """Twenty-four months from December 2026 on."""
@@ -178,16 +179,7 @@ def test_a_plan_at_the_price_of_a_reservation_is_committed(capplan, tmp_path):
     assert total(machine, "BilledCost") == pytest.approx(total(machine, "EffectiveCost"))
 
 
-@pytest.mark.parametrize(
-    ("changed", "fault"),
-    [
-        ({"CommitmentDiscountStatus": ""}, "CommitmentDiscountStatus is null"),
-        ({"ListUnitPrice": "7"}, "ListUnitPrice x PricingQuantity is not ListCost"),
-        ({"PricingCategory": "Cheap"}, "PricingCategory of 'Cheap' is none of its values"),
-        ({"ChargeCategory": "Purchase"}, "ConsumedQuantity is"),
-        ({"BillingCurrency": "US"}, "BillingCurrency of 'US' is no currency"),
-    ],
-)
+@table
 def test_the_rules_see_a_fault(capplan, planned, changed, fault):
     rows, _ = bill_of(capplan, planned, "2026-12", "--by", "machine")
     (row,) = (row for row in rows if row["CommitmentDiscountStatus"] == "Used")

@@ -17,8 +17,9 @@ from capplan.serving.requests import BEGIN_S, Crowd, Requests, joined_crowd
 from capplan.serving.simulator import simulate
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
-from tests.oracles.test_users_who_think import one_seat
+from tests.oracles.test_simulator import one_seat
 from tests.sweeps import examples
+from tests.tables import table
 
 
 def mean_values(users: tuple[int, ...], think_s: tuple[float, ...], service_s: float) -> list[float]:
@@ -54,16 +55,7 @@ def rates_of(outcome, classes: int, seconds: float) -> list[float]:
     return [float(np.sum(outcome.class_index == index)) / seconds for index in range(classes)]
 
 
-@pytest.mark.parametrize(
-    ("users", "think_s"),
-    [
-        ((4,), (3.0,)),
-        ((8,), (6.0,)),
-        ((3, 3), (1.0, 10.0)),
-        ((6, 1), (4.0, 0.5)),
-        ((2, 3, 2), (0.5, 3.0, 12.0)),
-    ],
-)
+@table
 def test_classes_at_one_exponential_server_are_those_of_mean_value_analysis(users, think_s) -> None:
     """Services of 1 s in steps of 10 ms; the rarest class sends about 6,000 of 60,000 requests: 4 % are three errors."""
     rng, most = np.random.default_rng(4), 60_000

@@ -4,7 +4,6 @@ import json
 import shlex
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,19 +12,12 @@ from capplan.model.parameters import active_parameters, parameters, weight_bytes
 from capplan.operators.attention import bidirectional_pairs
 from capplan.readers.catalogue.models import read_model
 from tests.families import ROWS, network_of
+from tests.tables import table
 
 BERT, NOMIC, GTE, T5, ALBERT = (ROWS["bases"][name] for name in ("bert", "nomic", "gte", "t5", "albert"))
 
 
-@pytest.mark.parametrize(
-    ("model", "tokens"),
-    [
-        ("BAAI/bge-m3", 8192),
-        ("intfloat/multilingual-e5-large", 512),
-        ("sentence-transformers/all-MiniLM-L6-v2", 512),
-        ("Alibaba-NLP/gte-modernbert-base", 8192),
-    ],
-)
+@table
 def test_the_context_is_that_of_the_model_card(model, tokens):
     """Tables of RoBERTa begin behind the padding token: 8,194 and 514 rows."""
     assert read_model(model, offline=True).max_context_tokens == tokens

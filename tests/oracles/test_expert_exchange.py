@@ -28,6 +28,7 @@ from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.replica import memory_of
 from capplan.replica.spec import ReplicaSpec
+from tests.tables import table
 
 FP8, BF16, MXFP8, NVFP4 = 7392.0, 14336.0, 7392.0, 4032.0
 """Bytes of a token of 7,168 elements: fp8 with a scale for each 128, bf16, mxfp8, nvfp4 with a scale for each 16."""
@@ -105,27 +106,13 @@ def test_the_bytes_of_a_token_are_those_that_engines_send():
     assert [one_sided[name] * 7168 for name in ("mxfp8", "nvfp4")] == [MXFP8, NVFP4]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "slots", "width", "gib"),
-    [
-        (1536, 448, 5120, 26.7),
-        (1840, 448, 5120, 31.9),
-        (2048, 448, 5120, 35.6),
-        (128, 256, 7168, 2.1 / 1.074),
-    ],
-)
+@table
 def test_low_latency_buffers_are_those_that_deepep_allocates(tokens, slots, width, gib):
     """vLLM, issue 57894 (384 experts and 64 redundant ones); DeepEP, issue 28 (2.1 GB, an earlier layout)."""
     assert low_latency_buffer_bytes(tokens, slots, width) / 2**30 == pytest.approx(gib, rel=0.1)
 
 
-@pytest.mark.parametrize(
-    ("width", "inner", "held", "tokens", "gib"),
-    [
-        (5120, 1536, 10, 8192, 1.3), (5120, 1536, 10, 16384, 2.5),
-        (6144, 2048, 16, 8192, 1.6), (6144, 2048, 16, 16384, 3.1),
-    ],
-)  # fmt: skip
+@table
 def test_the_workspace_of_tokens_that_are_sent_is_that_of_the_pairs_of_one_rank(
     width, inner, held, tokens, gib
 ):

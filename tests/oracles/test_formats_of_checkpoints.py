@@ -12,6 +12,7 @@ from capplan.model.parameters import weight_bytes
 from capplan.model.weight_format import stored_formats
 from capplan.readers.catalogue.models import read_model, shipped_config
 from tests.checkpoints import ROWS, checkpoint, formats
+from tests.tables import table
 
 LLAMA = "meta-llama/Llama-3.1-8B-Instruct"
 LAYERS, HIDDEN, KEYS, INNER, VOCABULARY = 32, 4096, 1024, 14_336, 128_256
@@ -122,12 +123,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("file", "values", "expected"),
-    [("quantize_config.json", {"bits": 4, "group_size": 128, "desc_act": False}, "w4a16-g128-zp"),
-     ("quant_config.json", {"zero_point": True, "q_group_size": 64, "w_bit": 4, "version": "GEMM"}, "w4a16-g64-zp"),
-     ("hf_quant_config.json", {"quantization": {"quant_algo": "FP8"}}, "fp8")],
-)  # fmt: skip
+@table
 def test_the_file_of_a_quantiser_beside_the_config_counts(folder, file, values, expected):
     (folder / file).write_text(json.dumps(values))
     assert stored_formats(read_model(str(folder))) == (expected,)
@@ -143,14 +139,7 @@ def test_a_bad_file_of_a_quantiser_is_named(folder):
         read_model(str(folder))
 
 
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        "re:.*experts.*down_proj",
-        r"re:model\.layers\.\d+\.mlp\.experts\.\d+\.down_proj",
-        "*.experts.*.down_proj",
-    ],
-)
+@table
 def test_one_matrix_of_the_experts_can_be_left_out(pattern):
     """Qwen3-30B-A3B (arXiv:2505.09388, table 2): 128 experts in 48 layers, 2,048 by 768."""
     every, held = (

@@ -16,7 +16,7 @@ from capplan.readers.catalogue.hardware import (
     words_of_name,
 )
 from capplan.readers.yaml_file import read_yaml
-from tests.tables import rows
+from tests.tables import rows, table
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICES = {name: device(name) for name in device_names()}
@@ -90,17 +90,7 @@ def test_dense_rate_is_half_of_what_the_datasheet_prints_with_sparsity(name, dty
     assert DEVICES[name].peak_flop_per_s[dtype] == pytest.approx(sparse_tflops * 1e12 / 2, rel=0.012)
 
 
-@pytest.mark.parametrize(
-    ("name", "both_directions_gb_per_s"),
-    [
-        ("a100-sxm-80gb", 600),
-        ("h100-sxm", 900),
-        ("h200-sxm", 900),
-        ("b200", 1800),
-        ("gb200", 1800),
-        ("mi300x", 896),
-    ],
-)
+@table
 def test_link_rate_is_per_direction(name, both_directions_gb_per_s):
     # NVIDIA and AMD datasheets add both directions
     assert DEVICES[name].link_bytes_per_s == both_directions_gb_per_s * 1e9 / 2
@@ -189,15 +179,7 @@ def test_names_that_tools_and_clouds_print_find_their_device_or_machine(row):
     assert found == row["finds"]
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("Standard_ND96isr_H100_v5", "is a machine with 8 x h100-sxm\n  name its GPU: --hardware h100-sxm"),
-        ("p5.48xlarge", "what machines cost: capplan list machines"),
-        ("NVIDIA-L4-SHARED", "is one l4 that several pods use in turn"),
-        ("NVIDIA A100-SXM4-40GB MIG 9g.9gb", "unknown slice of a100-sxm-40gb '9g.9gb'"),
-    ],
-)
+@table
 def test_a_name_that_is_no_device_says_what_it_is(name, words):
     with pytest.raises(InputError) as error:
         device(name)

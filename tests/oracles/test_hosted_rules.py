@@ -29,6 +29,7 @@ from capplan.money.prompt_cache import fixed_life_fractions, renewals
 from capplan.readers.catalogue.token_prices import litellm_prices, token_offers, token_prices
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
+from tests.tables import table
 
 GEMINI = TokenRates(1.25, 10.0, 0.125)
 ARRIVALS = 400_000
@@ -137,17 +138,7 @@ def litellm(tmp_path):
     return read
 
 
-@pytest.mark.parametrize(
-    ("key", "provider", "life_s"),
-    [
-        ("gemini/gemini-2.5-pro", "gemini", 3600.0),
-        ("vertex_ai/gemini-2.5-pro", "vertex_ai-language-models", 3600.0),
-        ("bedrock/anthropic.claude-opus-5-v1", "bedrock_converse", 300.0),
-        ("vertex_ai/claude-opus-5", "vertex_ai-anthropic_models", 300.0),
-        ("azure/gpt-5.6-luna", "azure", 1800.0),
-        ("azure_ai/gpt-4.1", "azure_ai", 300.0),
-    ],
-)
+@table
 def test_other_names_of_a_provider_have_its_terms(litellm, key, provider, life_s):
     assert litellm(key, litellm_provider=provider).time_to_live_s == life_s
 
@@ -187,16 +178,7 @@ def test_a_comparison_says_when_a_model_ends(capplan):
         assert "openai/gpt-5 ended on 2026-12-11" in ran.err
 
 
-@pytest.mark.parametrize(
-    ("name", "way"),
-    [
-        ("anthropic/claude-sonnet-5-5", "not cached"),
-        ("openai/gpt-4.1", "kept for 300 s"),
-        ("openai/gpt-5.6-luna", "every prompt written"),
-        ("google/gemini-2.5-pro", "kept by itself"),
-        ("deepseek/deepseek-v4-pro", "cached"),
-    ],
-)
+@table
 def test_what_an_api_does_if_nothing_is_asked_for(name, way):
     offer = next(p for p in token_prices() if p.name == name)
     assert default_way(offer, None).name == way

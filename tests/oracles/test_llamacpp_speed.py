@@ -24,6 +24,7 @@ from capplan.replica.best_split import fastest_split, holds_its_sequences, split
 from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from tests.tables import table
 
 RUN = GgufRun(
     model="meta-llama/Llama-2-7b-hf",
@@ -188,23 +189,6 @@ def test_a_row_is_predicted_as_estimate_predicts_it(capplan):
     assert prediction.low < prediction.predicted < prediction.high
 
 
-@pytest.mark.parametrize(
-    ("flags", "reason"),
-    [
-        (["--hardware", "tpu-v5e"], "llamacpp does not run"),
-        (["--hardware", "rtx-3090", "-tp", "2"], "with matrices split over devices"),
-        (["--hardware", "apple-m4-max-40core:64gb", "-pp", "2"], "over several machines"),
-        (["--hardware", "rtx-3090", "--backend", "metal"], "with metal, so none is predicted"),
-        (["--hardware", "rtx-3090", "--weight-dtype", "fp8"], "does not run fp8 weights"),
-        (["--hardware", "rtx-3090", "--kv-dtype", "fp8"], "does not run fp8 KV cache"),
-    ],
-    ids=str,
-)
-def test_what_llamacpp_does_not_run_or_nobody_published_is_refused(flags, reason, capplan):
-    load = ["--concurrency", "1", "--input-tokens", "64", "--output-tokens", "16", "--max-model-len", "4096"]
-    assert reason in capplan.refused("estimate", "llama-3.2-1b", "--engine", "llamacpp", *flags, *load)
-
-
 def test_memory_is_counted_where_no_speed_is_known(capplan):
     flags = [
         "--engine",
@@ -279,10 +263,6 @@ def test_several_devices_hold_what_one_does_not(capplan):
     told = capplan.result("fit", *line, "-pp", 2)
     assert told["fits"]
     assert 42.5e9 / 2 < told["weight_bytes_per_gpu"] < 44e9 / 2
-    both = capplan.refused(
-        "estimate", *line, "-pp", 2, "--n-gpu-layers", 20, "--host-bandwidth", "80 GB/s", "--concurrency", 1
-    )
-    assert "next to several devices" in both
 
 
 OFFLOADED = replace(
@@ -388,36 +368,6 @@ def test_offloaded_weights_leave_the_memory_of_the_card(capplan):
     assert fits.code == 0
 
 
-@pytest.mark.parametrize(
-    ("model", "flags", "reason"),
-    [
-        ("llama-3.2-1b", ["--n-cpu-moe", "4", "--host-bandwidth", "80 GB/s"], "has no routed experts"),
-        ("qwen3-30b-a3b", ["--n-cpu-moe", "4"], "the bandwidth of the memory of the host decides"),
-        (
-            "qwen3-30b-a3b",
-            ["--n-gpu-layers", "99", "--host-bandwidth", "80 GB/s"],
-            "nothing is kept in the memory of the host",
-        ),
-    ],
-)
-def test_an_offload_that_cannot_be_predicted_is_refused(model, flags, reason, capplan):
-    line = [
-        "estimate",
-        model,
-        "--engine",
-        "llamacpp",
-        "--hardware",
-        "rtx-3090",
-        "--weight-dtype",
-        "q4_k_m",
-        "--concurrency",
-        "1",
-    ]
-    assert reason in capplan.refused(
-        *line, *flags, "--max-model-len", "4096", "--input-tokens", "64", "--output-tokens", "16"
-    )
-
-
 def test_a_row_with_offloaded_experts_is_predicted():
     row = {
         **ROW,
@@ -510,13 +460,7 @@ def home_scenario(folder, hardware, input_tokens=500):
     return path
 
 
-@pytest.mark.parametrize(
-    ("hardware", "input_tokens", "why"),
-    [
-        ("[rtx-4090, b200]", 500, "no speed of llama.cpp is known of blackwell devices"),
-        ("[rtx-4090, 'ryzen-9-7950x:64gb']", 5000, "is known to contexts of 4,096 tokens"),
-    ],
-)
+@table
 def test_a_fleet_leaves_out_devices_without_a_speed_and_says_why(
     capplan, tmp_path, hardware, input_tokens, why
 ):
@@ -551,16 +495,7 @@ def test_the_library_and_a_picture_of_llamacpp(capplan, tmp_path):
     assert "no roofline is drawn" in capplan(*line.split(), "--picture", tmp_path / "x.svg").err
 
 
-@pytest.mark.parametrize(
-    ("cells", "reason"),
-    [
-        ({"gen_tokens": "128"}, ""),
-        ({"gen_tokens": ""}, ""),
-        ({"gen_tokens": "0"}, "the length of the prompt is not stated"),
-        ({"gen_tokens": "0", "prompt_tokens": "1e30"}, "the length of the prompt is not stated"),
-        ({"gen_tokens": "0", "prompt_tokens": "9000000"}, "the length of the prompt is not stated"),
-    ],
-)
+@table
 def test_the_length_of_a_prompt_counts_only_where_prompts_were_timed(cells, reason):
     """Rows of LocalScore say `short` in both kinds; the fit counted those of generation, and `validate` refused them."""
     said = {"device": "RTX 4090", "model": "Llama 3.1 8B", "quant": "Q4_K_M"}

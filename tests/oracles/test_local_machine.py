@@ -14,6 +14,7 @@ from capplan.readers.local_machine import ask_tool, device_here
 from capplan.report.answers.local_machine import more_here
 from capplan.scenario.flags import ServingFlags
 from tests.files import written_to
+from tests.tables import table
 
 GIB = 2.0**30
 
@@ -101,15 +102,7 @@ def test_the_owner_of_a_mac_may_give_its_gpu_more(machine):
     assert here.devices[0].usable_bytes == 26000 * 2.0**20
 
 
-@pytest.mark.parametrize(
-    ("name", "sockets", "gib", "hardware", "gb_per_s"),
-    [
-        ("AMD EPYC 9355 32-Core Processor", 1, 755.5, "epyc-9005:768gb", 576.0),
-        ("AMD EPYC 7742 64-Core Processor", 2, 503.5, "epyc-7742:512gb", 409.6),
-        ("AMD Ryzen 9 7950X 16-Core Processor", 1, 62.7, "ryzen-9-7950x:64gb", 83.2),
-        ("Intel(R) Core(TM) i9-14900K", 1, 94.1, "core-13th:96gb", 89.6),
-    ],
-)
+@table
 def test_a_processor_states_the_bandwidth_of_its_memory(machine, name, sockets, gib, hardware, gb_per_s):
     here = machine(gib=gib, lscpu=lscpu(name, sockets))
     assert (here.host.hardware, here.host.sockets) == (hardware, sockets)
@@ -153,16 +146,7 @@ def test_every_tool_says_why_it_prints_nothing(tmp_path, monkeypatch):
     assert ask_tool("odd").problem is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "not JSON",
-        "[]",
-        '{"card0": 3}',
-        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
-    ],
-)
+@table
 def test_what_is_not_a_list_of_devices_finds_none(machine, text):
     here = machine(rocm_smi=text, system_profiler=text, lscpu=text)
     assert (here.devices, here.host.printed) == ((), None)

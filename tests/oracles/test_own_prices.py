@@ -9,6 +9,7 @@ from capplan.cli.main import main
 from capplan.money.price import usd_per_month
 from capplan.readers.catalogue.price_exports import offers_in
 from tests.focus_rules import follows_columns
+from tests.tables import table
 
 DAY = "2026-11-28"
 
@@ -145,53 +146,7 @@ def test_a_discount_of_ones_own_is_taken_off_the_price_of_the_list(folder):
     assert [(each.usd_per_hour, each.list_usd_per_hour) for each in offers] == [(17.0, 20.0)]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("own.csv", "provider,cost\nAcme,1\n", "unknown column 'cost'"),
-        ("own.csv", "provider,hardware,gpus\nAcme,h100-sxm,8\n", "has no column price"),
-        ("own.csv", OFFERS.format("120 %"), "discount: '120 %' is not a discount; write it as 12 %"),
-        (
-            "own.csv",
-            OFFERS.format("").replace("h100-sxm", "abacus"),
-            "hardware: 'abacus' is not in the catalogue",
-        ),
-        ("own.csv", OFFERS.format("").replace("on-demand", "forever"), "unknown commitment 'forever'"),
-        ("own.csv", OFFERS.format("").replace("20,", "many,"), "price: 'many' is not a price in dollars"),
-        ("a.json", {"rows": []}, "is no price list of AWS, Azure or GCP"),
-        (
-            "a.json",
-            {"Items": [{"type": "Consumption", "currencyCode": "EUR"}]},
-            "is in EUR; export it in USD",
-        ),
-        ("a.json", {"PriceList": ["{"]}, "is not in the form of a price list"),
-        (
-            "a.json",
-            {"Items": [{"type": "Consumption", "armSkuName": "ND96isr_H100_v5"}]},
-            "is not in the form of a price list: KeyError",
-        ),
-        ("a.json", {"skus": [7]}, "is not in the form of a price list"),
-        (
-            "a.json",
-            {
-                "skus": [
-                    {
-                        "pricingInfo": [
-                            {
-                                "pricingExpression": {
-                                    "usageUnit": "h",
-                                    "tieredRates": [{"unitPrice": {"units": "nan"}}],
-                                }
-                            }
-                        ]
-                    }
-                ]
-            },
-            "units: 'nan' is out of range",
-        ),
-        ("a.json", {"PriceList": []}, "has no offer of a machine in the catalogue"),
-    ],
-)
+@table
 def test_a_list_that_cannot_be_read_is_refused(capplan, folder, name, content, said):
     path = written(folder, name, content)
     assert said in capplan.refused("prices update", path, "--date", DAY)

@@ -1,22 +1,28 @@
-"""Do we count the parameters that others count?
+"""Do we count the parameters that others count, and is the LM head the embedding?"""
 
-The exact counts were made by building each model of its config.json with Hugging Face transformers 5.23 on
-torch's meta device, where weights have shapes but no storage, and adding up the shapes. The drawn models of tests/data are
-checked in every clone; where all counts are beside the repository, all of them. test_families.py has the rows of each family.
-"""
+from dataclasses import replace
 
 import pytest
 
 from calibrate.choose_rows import values_of
+from capplan.engine.lookup import profile
 from capplan.families.model_config import read_network
+from capplan.memory.layer_groups import cache_kinds
 from capplan.model.network import LatentAttention
 from capplan.model.parameters import (
     active_parameters,
+    draft_layer,
+    draft_layers_per_layer,
     parameters,
     weight_bytes,
     weight_bytes_by_class,
 )
-from tests.families import network_of
+from capplan.readers.catalogue.models import read_model, shipped_config
+from capplan.replica.speculation import DraftPlan, draft_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
+from tests.families import ROWS, network_of
+from tests.tables import table
 
 REASONS = {
     "stepfun-ai/Step-3.7-Flash": (
@@ -142,20 +148,7 @@ def test_models_known_by_their_dimensions_give_the_reference_count(measured):
     assert checked >= (35 if measured.whole else 14)
 
 
-@pytest.mark.parametrize(
-    ("name", "published", "page"),
-    [
-        (
-            "gpt-oss-120b",
-            5.13e9,
-            "OpenAI 2025, gpt-oss model card, table 1 (5.13B active, embedding left out)",
-        ),
-        ("gpt-oss-20b", 3.61e9, "OpenAI 2025, gpt-oss model card, table 1 (3.61B active)"),
-        ("DeepSeek-V3", 37e9, "arXiv:2412.19437, abstract (37B, embedding counted in part)"),
-        ("Kimi-K2", 32e9, "arXiv:2507.20534, table 2 (32.6B)"),
-        ("Mixtral-8x7B", 12.9e9, "arXiv:2401.04088, section 2 (13B)"),
-    ],
-)
+@table
 def test_active_parameters_are_those_of_the_model_card(name, published, page):
     # Cards round to two digits and differ in whether the token embedding counts: 3 %.
     assert active_parameters(network_of(name)) == pytest.approx(published, rel=0.03), page
@@ -243,3 +236,69 @@ def test_decilm_7b_has_its_own_kv_heads_in_each_layer():
 def test_dbrx_has_36_billion_active_parameters():
     # Databricks 2024, "Introducing DBRX": 36B active on any input.
     assert active_parameters(network_of("DBRX")) == pytest.approx(36e9, rel=0.02)
+
+
+TEXT = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 96,
+        "vocab_size": 320, "head_dim": 24, "num_local_experts": 4, "num_experts_per_tok": 2, "n_routed_experts": 4,
+        "moe_intermediate_size": 40, "layer_types": None}  # fmt: skip
+QWEN = {"model_type": "qwen3_vl_moe_text", "num_experts": 4}
+
+
+def _tied(kind, section, release, top, inner):
+    text = {
+        key: value
+        for key, value in (TEXT | section | {"tie_word_embeddings": inner}).items()
+        if value is not None
+    }
+    whole = {"transformers_version": release, "tie_word_embeddings": top}
+    file = {key: value for key, value in whole.items() if value is not None}
+    return read_network(file | {"model_type": kind, "text_config": text, "vision_config": {}}, kind)
+
+
+@pytest.mark.parametrize(("kind", "section", "release", "top", "inner", "tied"), ROWS["tied"])
+def test_embedding_and_head_are_one_tensor_where_the_class_makes_them_one(
+    kind, section, release, top, inner, tied
+):
+    assert _tied(kind, section, release, top, inner).tied_embeddings is tied
+
+
+@pytest.mark.parametrize(("kind", "section"), [("internvl", {"model_type": "qwen2"}), ("qwen3_vl_moe", QWEN)])
+def test_a_key_that_releases_read_differently_is_named_where_nothing_decides(kind, section):
+    silent, stated = (_tied(kind, section, None, top, None).notes for top in (None, False))
+    assert sum("as transformers 5 reads it" in note for note in silent) == 1
+    assert not any("as transformers 5 reads it" in note for note in stated)
+
+
+def drafter(model, hardware, ranks):
+    asked = asked_replica(model, hardware, ServingFlags(engine="vllm", tensor_parallel=ranks, offline=True))
+    return draft_of(DraftPlan("mtp", (0.8,), draft_tokens=1), asked.spec)
+
+
+def test_weights_of_a_draft_are_all_prediction_layers_of_the_checkpoint():
+    """GLM-5-NVFP4 keeps its prediction layer in 16 bits: 19.9 GB, where a layer of NVFP4 is 5.9."""
+    config, _ = shipped_config("nvidia/GLM-5-NVFP4")
+    hidden, ranks = config["hidden_size"], 8
+    expert = 3 * hidden * config["moe_intermediate_size"]
+    at_least = 2 * (config["n_routed_experts"] * expert + 2 * hidden * hidden) / ranks
+    draft = drafter("nvidia/GLM-5-NVFP4", "h200", ranks)
+    assert at_least < draft.weight_bytes < 1.1 * at_least
+
+
+@pytest.mark.parametrize("model", ["zai-org/GLM-4.6", "Qwen/Qwen3.5-122B-A10B", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"])  # fmt: skip
+def test_one_prediction_layer_in_16_bits_is_the_last_caching_layer_and_a_matrix_that_joins(model):
+    network = read_model(model, offline=True)
+    assert draft_layers_per_layer(network, draft_layer(network)) == pytest.approx(1.0, abs=2e-4)
+
+
+@pytest.mark.parametrize("model", ["zai-org/GLM-5.3-Flash", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16"])
+def test_a_draft_caches_where_the_last_layer_of_a_hybrid_does_not(model):
+    """The last layer of the one keeps a state, that of the other has only experts; both draft with attention."""
+    network, rules = read_model(model, offline=True), profile("vllm").memory
+
+    def token_bytes(layers):
+        kinds = cache_kinds(replace(network, layers=layers), 1.0, 2.0, 2.0, rules.recurrent_format)
+        return [float(kind.token_bytes) for kind in kinds if kind.kind == "full"]
+
+    assert token_bytes(network.layers[-1:]) == []
+    assert token_bytes((draft_layer(network),)) == token_bytes(network.layers)
+    assert drafter(model, "h200", 8).caches

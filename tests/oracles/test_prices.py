@@ -17,6 +17,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.prices import price_records, scenario_prices
 from capplan.readers.catalogue.token_prices import token_prices
 from capplan.scenario.scenario import read_scenario
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = price_records()
@@ -78,14 +79,7 @@ def test_an_offer_of_march_no_longer_sets_the_price_of_october():
     assert (chosen.records[0].provider, chosen.newest_day) == ("Qubrid", "2026-10-24")
 
 
-@pytest.mark.parametrize(
-    ("device", "commitment", "off"),
-    [
-        ("h100-sxm", "reserved-3y", 1 - 5.0608 / 11.6172),
-        ("a100-sxm-40gb", "reserved-1y", 0.37),
-        ("a100-sxm-40gb", "reserved-3y", 0.65),
-    ],
-)
+@table
 def test_a_reservation_costs_what_its_provider_takes_off_its_own_price(device, commitment, off):
     """Google takes 56 % off H100 and 37 and 65 % off A100 for one and three years, from prices above those of others."""
     rented = choose_price(RECORDS, device, Prices())
@@ -104,14 +98,7 @@ def test_a_year_of_an_h100_counts_google_and_the_index_of_the_market():
     assert choose_price(RECORDS, "h100-sxm", Prices(commitment="reserved")).usd_per_hour == 1.85
 
 
-@pytest.mark.parametrize(
-    ("name", "basis", "said"),
-    [
-        ("a10g", "one offer", "AWS, 2026-07-20; the only offer known"),
-        ("h100-nvl", "median of 2 offers", "RunPod, 2026-11-09; the median of 2 providers, 3.19 to 6.98"),
-        ("b300", "median of 4 offers", "the median of 4 providers, 7.40 to 17.80"),
-    ],
-)  # fmt: skip
+@table
 def test_what_a_price_rests_on_is_said(name, basis, said):
     chosen = choose_price(RECORDS, name, Prices())
     assert chosen.basis == basis
@@ -126,13 +113,7 @@ def test_an_estimate_is_used_only_where_nobody_lists_a_price():
     assert not choose_price(RECORDS, "l4", Prices()).estimated
 
 
-@pytest.mark.parametrize(
-    ("one", "many", "vcpus"),
-    [
-        ("NC24ads_A100_v4", "NC48ads_A100_v4", 48), ("NC24ads_A100_v4", "NC96ads_A100_v4", 96),
-        ("NC40ads_H100_v5", "NC80adis_H100_v5", 80),
-    ],
-)  # fmt: skip
+@table
 def test_larger_azure_instances_are_listed_with_windows_and_do_not_count(one, many, vcpus):
     """They cost what their GPUs cost one by one, and 0.046 $ an hour for each vCPU, Azure's price of Windows."""
     single, larger = (
@@ -270,13 +251,6 @@ def test_a_newer_list_names_other_contexts_and_models_that_the_catalogue_lacks()
     )
     assert "context" not in remarks.get("xai/grok-4.7", "")
     assert remarks["openai/gpt-newest"].startswith("new in")
-
-
-@pytest.mark.parametrize("name", ["tpu7x", "trainium3", "gaudi3", "gb10"])
-def test_a_device_without_a_public_price_says_so(capplan, name):
-    said = capplan.refused("list", "prices", name)
-    assert f"no price of {device(name).name} is public that the catalogue has" in said
-    assert f"prices.per_gpu_hour.{device(name).name}" in said
 
 
 def test_prices_of_amd_are_those_of_the_providers_pages():

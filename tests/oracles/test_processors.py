@@ -13,6 +13,7 @@ from capplan.recorded.gguf_speeds import run_of_row
 from capplan.replica.replica import memory_of, replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from tests.tables import table
 
 RYZEN = "ryzen-9-7950x:64gb"
 FLAGS = ServingFlags(engine="llamacpp", weight_dtype="q8_0", max_model_len=4096, offline=True)
@@ -58,19 +59,7 @@ def test_the_embedding_is_in_the_memory_of_a_processor():
     assert host.weight_bytes - card.weight_bytes == pytest.approx(128256 * 4096 * 2)
 
 
-@pytest.mark.parametrize(
-    ("hardware", "model", "changed", "reason"),
-    [
-        (RYZEN, "llama-3.1-8b", {"max_model_len": 8192}, "contexts of 4,096 tokens"),
-        ("ryzen-7000:64gb", "llama-3.1-8b", {}, "name the processor"),
-        (RYZEN, "llama-3.1-8b", {"backend": "cuda"}, "with cuda, so none is predicted"),
-        (RYZEN, "gpt-oss-20b", {"weight_dtype": None}, "mxfp4"),
-        (RYZEN, "llama-3.1-8b", {"engine": "vllm", "weight_dtype": None}, "vllm does not run"),
-        ("rtx-3090", "llama-3.1-8b", {"n_gpu_layers": 0}, "name the processor"),
-        ("rtx-3090", "llama-3.1-8b", {"backend": "cpu"}, "with cpu, so none is predicted"),
-        (f"rtx-3090+{RYZEN}", "llama-3.1-8b", {}, "is no card"),
-    ],
-)
+@table
 def test_what_is_not_known_of_processors_is_refused(hardware, model, changed, reason):
     with pytest.raises(CapplanError, match=reason):
         replica_on(hardware, model, **changed)
@@ -108,27 +97,12 @@ ROW = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("printed", "known"),
-    [
-        ("AMD Ryzen 9 5950X 16-Core Processor (znver3)", "ryzen-9-5950x"),
-        ("Intel(R) Core(TM) i7-8550U CPU @ 1.80GHz", "core-i7-8550u"),
-        ("AMD Ryzen 7 5700X3D 8-Core Processor", "ryzen-5000"),
-    ],
-)
+@table
 def test_a_processor_is_found_by_its_name_before_its_series(printed, known):
     assert catalogue_name(printed.replace("(R)", "").replace("(TM)", "")) == known
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"threads": "8"}, "fewer threads than cores"),
-        ({"notes": "CUDA build, no layers on GPU"}, "on its card"),
-        ({"flash_attention": "0", "depth_tokens": "4096"}, "without --flash-attn"),
-        ({"device": "Gizmo 9"}, "not in the catalogue"),
-    ],
-)
+@table
 def test_a_row_of_a_processor_is_predicted_or_says_why(changed, reason):
     row = ROW | {"device": "AMD Ryzen 9 7950X (CPU)", "threads": "16"}
     (prediction,) = next(gguf_row_predictions([row], shipped_intervals()))

@@ -16,6 +16,7 @@ from capplan.errors import InputError
 from capplan.recorded.traces.prometheus_server import KEY, observed
 from capplan.scenario.scenario import read_scenario
 from tests.prometheus import NEEDS_PROMETHEUS, Exporter, exposed, recorded, running, text_of
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 DAY_S = 86_400.0
@@ -214,18 +215,7 @@ def test_addresses_that_are_not_asked(address, window_s, offline, environment, w
 NAMES = '{"status": "success", "data": ["vllm:request_prompt_tokens_count"]}'
 
 
-@pytest.mark.parametrize(
-    ("status", "body", "words"),
-    [
-        (401, "secret", f"put the bearer token into {KEY}"),
-        (200, "<html>", "is not a Prometheus server"),
-        (302, "", "is not a Prometheus server (HTTP 302"),
-        (200, '{"status": "error", "error": "too many samples"}', "rejects the question: too many samples"),
-        (200, '{"status": "success", "data": [], "warnings": ["store x is down"]}', "answers in part"),
-        (200, '{"status": "success", "data": {"result": [{"metric": {}}]}}', "in a form that is not known"),
-        (200, '{"status": "success", "data": {"result": []}}', "has no requests of an engine"),
-    ],
-)
+@table
 @pytest.mark.parametrize("names", [NAMES, None], ids=["of questions", "of names"])
 def test_answers_that_are_none_are_said_with_the_token_hidden(names, status, body, words, monkeypatch):
     asked = []

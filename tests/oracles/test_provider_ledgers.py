@@ -14,6 +14,7 @@ from capplan.money.hosted import Hosted, hosted_bill, hosted_traffic, price_on, 
 from capplan.readers.catalogue.token_prices import litellm_prices, token_prices
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
+from tests.tables import table
 
 REQUESTS = 60_000
 HOUR, DAY, WEEK = 3600.0, 86_400.0, 604_800.0
@@ -244,13 +245,7 @@ def test_a_found_prefix_costs_what_its_model_asks_for(name):
     assert billed(name, 1.0, prefix=4500) == near(ledger)
 
 
-@pytest.mark.parametrize(
-    ("name", "prices", "last_day", "first_day"),
-    [
-        ("google/gemini-4-argon", (2.0, 10.0, 0.1), "2026-11-30", "2026-12-01"),
-        ("google/gemini-3.8-flash", (0.75, 3.75, 0.075), "2026-12-31", "2027-01-01"),
-    ],
-)
+@table
 @pytest.mark.parametrize("service", ["standard", "flex"])
 def test_announced_prices_double_from_their_day_on_in_every_service_tier(
     name, prices, last_day, first_day, service

@@ -1,17 +1,16 @@
-"""Are the weights of quantised checkpoints as large as their files and as the logs of engines say?
-
-Outside figures: sizes of published checkpoints, and the weights per device that vLLM logged at start
-(GiB). Logged figures include the rotary tables, padding of expert matrices and the second copy of
-MLA's up-projection, so the comparison goes through the memory model of a rank.
-"""
+"""Are the weights of quantised checkpoints as large as their files and as the logs of engines say, and which devices run them?"""
 
 import statistics
+from itertools import product
 
 import pytest
 
+from capplan.engine.lookup import ANY_OF, ENGINES, profile, unsupported_reason
+from capplan.engine.versions import BLACKWELL
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
+from capplan.fleet.search.candidates import Layout, layout_reason
 from capplan.memory.capacity import stages_of
 from capplan.memory.rank import rank_weight_bytes
 from capplan.model.parameters import weight_bytes
@@ -23,6 +22,7 @@ from capplan.model.weight_format import (
     stored_formats,
     weight_format_assumptions,
 )
+from capplan.readers.catalogue.hardware import device, device_names
 from capplan.readers.catalogue.models import read_model, shipped_config, shipped_id
 from tests.checkpoints import checkpoint, formats
 from tests.tables import rows
@@ -160,3 +160,43 @@ def test_70_billion_parameters_in_int4_take_35_gb_and_their_scales():
     assert (matrices + rest) / 2 == pytest.approx(35.3e9, rel=1e-3)
     assert held - scales - 1.5 * rest == pytest.approx((matrices + rest) / 2, rel=1e-9)
     assert scales == pytest.approx(1.07e9, rel=1e-3)
+
+
+@pytest.mark.parametrize("architecture", BLACKWELL)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "trtllm"])
+def test_every_blackwell_runs_nvfp4(engine, architecture):
+    assert unsupported_reason(profile(engine), architecture, "nvfp4") is None
+
+
+SECTIONS = {
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    "int8": {"quant_method": "gptq", "bits": 8, "group_size": 128},
+    "int4": {"quant_method": "gptq", "bits": 4, "group_size": 128},
+    "mxfp4": {"quant_method": "mxfp4"},
+    "nvfp4": {"quant_method": "modelopt", "quant_algo": "NVFP4"},
+}
+"""Weight dtype -> what a config.json says of a checkpoint in it, as published."""
+
+
+@pytest.mark.parametrize("dtype", SECTIONS)
+@pytest.mark.parametrize(
+    "engine",
+    [item for name in ANY_OF for item in {id(each.weight_dtypes): each for each in ENGINES[name]}.values()],
+    ids=lambda item: f"{item.engine}-{item.version}",
+)
+def test_a_dtype_runs_by_flag_where_it_runs_by_config(engine, dtype):
+    """On every shipped device; and the cache in fp8, which a flag or the section of modelopt asks for."""
+    network = read_model("qwen/qwen3-30b-a3b", offline=True)
+    alone = Sharding(1.0, 1.0, 1.0, 1.0)
+    forms = {
+        dtype: in_weight_format(network, dtype),
+        "auto": quantised(network, {"quantization_config": SECTIONS[dtype]}),
+    }
+    runs = 0
+    for name, kv in product(device_names(), ("bf16", "fp8")):
+        reasons = [
+            layout_reason(form, Layout(device(name), alone, how, kv), engine) for how, form in forms.items()
+        ]
+        assert (reasons[0] is None) == (reasons[1] is None), (name, kv, reasons)
+        runs += reasons[0] is None
+    assert runs, f"{dtype} runs on no device, so nothing but refusals was compared"

@@ -20,6 +20,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.recipes import recipe_columns, recipe_file, recipe_settings
 from capplan.recorded.measured import measured_rows, with_run_columns
 from capplan.replica.replica import replica_of
+from tests.tables import table
 
 CLOSED = {
     "kind": "online_conc", "source_family": "inferencex", "engine": "trtllm", "date": "2025-10-29",
@@ -133,19 +134,7 @@ def test_experts_without_a_stated_size_ran_with_attention_data_parallelism():
     assert benchmark_of({**row, "ep": "1", "attention_data_parallel": "1"}).sharding == sharding
 
 
-@pytest.mark.parametrize(
-    ("kind", "model", "prompt", "requests"),
-    [
-        ("offline_burst", "meta-llama/Meta-Llama-3-8B-Instruct", "240", 100),
-        ("offline_burst", "meta-llama/Meta-Llama-3-70B-Instruct", "240.0", 100),
-        ("offline_burst", "meta-llama/Llama-3.1-8B-Instruct", "28650.0", 50),
-        ("offline_burst", "Qwen/Qwen2.5-0.5B-Instruct", "72", 200),
-        ("online_rate", "meta-llama/Meta-Llama-3-8B-Instruct", "240", 300),
-        ("online_rate", "meta-llama/Meta-Llama-3-70B-Instruct", "240", 200),
-        ("online_rate", "meta-llama/Llama-3.1-8B-Instruct", "240", 300),
-        ("online_rate", "Qwen/Qwen2.5-0.5B-Instruct", "72", 300),
-    ],
-)
+@table
 def test_runs_of_accelmark_send_as_many_requests_as_its_suites_say(kind, model, prompt, requests):
     """Request Count Design of suites/README.md, https://github.com/FreedomIntelligence/AccelMark."""
     row = {"source_family": "accelmark", "kind": kind, "model_hf_id": model, "isl": prompt}

@@ -13,6 +13,7 @@ from capplan.errors import InputError
 from capplan.questions.benchmark_spec import benchmark_servers
 from capplan.questions.validation import serving_predictions
 from capplan.readers.catalogue.efficiency import shipped_intervals
+from tests.tables import table
 
 POOLS = {
     "kind": "online_rate", "disagg": "1", "engine": "vllm", "engine_version": "0.27.1", "model_hf_id": "openai/gpt-oss-120b",
@@ -105,18 +106,7 @@ def test_a_rate_under_limits_is_the_one_metric_of_its_row():
         benchmark_of({**row, "slo_ttft_ms": "", "slo_tpot_ms": ""})
 
 
-@pytest.mark.parametrize(
-    ("changed", "reason"),
-    [
-        ({"kind": "first_token", "prefix_state": "pulled from a peer"}, "by itself it times the link"),
-        ({"disagg": "1", "router": "precise+p2p"}, "without pools"),
-        ({"isl": "", "length_distribution": "agentic traces"}, "simulate --trace"),
-        ({"osl": ""}, "osl"),
-        ({"replicas": "2", "num_gpus": "2", "router": "fortune teller"}, "router"),
-        ({"prefix_groups": ""}, "prefix_groups"),
-        ({"replicas": "two"}, "replicas"),
-    ],
-)
+@table
 def test_what_cannot_be_replayed_is_refused_with_its_reason(changed, reason):
     with pytest.raises(InputError, match=reason):
         benchmark_of({**SHARED, **changed})

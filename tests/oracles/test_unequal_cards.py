@@ -17,6 +17,7 @@ from capplan.replica.replica import memory_of, replica_of
 from capplan.replica.spec import cards_of, layers_by_card
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from tests.tables import table
 
 PAIR = "rtx-4090+rtx-3060:12gb"
 FLAGS = ServingFlags(engine="llamacpp", weight_dtype="q4_k_m", max_model_len=8192, offline=True)
@@ -103,38 +104,13 @@ def test_one_card_of_a_machine_is_that_card():
     assert one.device == device("rtx-3060:12gb")
 
 
-@pytest.mark.parametrize(
-    ("hardware", "changed", "reason"),
-    [
-        (PAIR, {"split_mode": "row"}, "prompts of such runs were published of one pair of cards"),
-        (PAIR, {"engine": "vllm", "weight_dtype": None}, "equal devices"),
-        (PAIR, {"tensor_split": "1,2,3"}, "2 cards"),
-        (PAIR, {"tensor_split": "0,0"}, "--tensor-split"),
-        (PAIR, {"tensor_split": "a,b"}, "--tensor-split"),
-        (PAIR, {"tensor_split": "1e308,1e308"}, "--tensor-split"),
-        (PAIR, {"main_gpu": 1}, "--split-mode none"),
-        (PAIR, {"split_mode": "none", "main_gpu": 2}, "--main-gpu"),
-        (PAIR, {"host_bandwidth": 80e9}, "next to several devices"),
-        ("rtx-4090", {"tensor_split": "1,1"}, "rtx-4090+"),
-        ("rtx-4090+rx-7900-xtx", {}, "--backend"),
-        ("rtx-4090+nonsense", {}, "nonsense"),
-    ],
-)  # fmt: skip
+@table
 def test_what_is_not_modelled_is_refused(hardware, changed, reason):
     with pytest.raises(InputError, match=reason):
         replica_of(spec_of("qwen3-8b", hardware, **changed))
 
 
-@pytest.mark.parametrize(
-    ("hardware", "more"),
-    [
-        (PAIR, ()),
-        (PAIR, ("--tensor-split", "3,1")),
-        (PAIR, ("--tensor-split", "fastest")),
-        ("rtx-3090+rtx-3090+rtx-3090", ("--tensor-split", "1,1,1")),
-        (PAIR, ("--split-mode", "none")),
-    ],
-)
+@table
 def test_the_written_command_is_read_back_as_the_same_layers(hardware, more, capplan):
     """By memory, as stated and as found; of equal cards, whose parts are equal; and of one card of the machine."""
     line = ("--hardware", hardware, "--weight-dtype", "q4_k_m", "--max-model-len", "8192", "--offline")
@@ -143,13 +119,6 @@ def test_the_written_command_is_read_back_as_the_same_layers(hardware, more, cap
     told = capplan.result("estimate", "--launch", written, "--hardware", hardware, *load, "--offline")
     stated = capplan.result("estimate", "qwen3-32b", "--engine", "llamacpp", *line, *more, *load)
     assert told["tpot_s"]["mean"] == pytest.approx(stated["tpot_s"]["mean"], rel=1e-6)
-
-
-def test_ollama_is_told_nothing_of_cards(capplan):
-    line = ("--hardware", PAIR, "--weight-dtype", "q4_k_m", "--max-model-len", "8192", "--offline")
-    for target in ("ollama", "lmstudio"):
-        said = capplan.refused("export", "--model", "qwen3-32b", "--target", target, *line)
-        assert "no word for the layers of each card" in said
 
 
 def test_fit_shows_what_each_card_holds(capplan):
@@ -168,14 +137,7 @@ ROW = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("printed", "count", "notes", "hardware", "devices", "parts"),
-    [
-        ("RTX 4090 24GB + RTX 3090 24GB", "2", "", "rtx-4090+rtx-3090", 1, None),
-        ("RTX 3090 x2 + RTX 3090 Ti", "3", "-ts 3,3,2", "rtx-3090+rtx-3090+rtx-3090-ti", 1, "3,3,2"),
-        ("2x RTX 3090", "2", "", "rtx-3090", 2, None),
-    ],
-)
+@table
 def test_a_published_row_of_several_cards_is_a_machine(printed, count, notes, hardware, devices, parts):
     run = run_of_row(ROW | {"device": printed, "device_count": count, "notes": notes})
     assert (run.hardware, run.devices, run.tensor_split) == (hardware, devices, parts)
@@ -185,15 +147,7 @@ def test_a_published_row_of_several_cards_is_a_machine(printed, count, notes, ha
     assert prediction.predicted > 0.0
 
 
-@pytest.mark.parametrize(
-    ("printed", "notes", "reason"),
-    [
-        ("RTX 4090 + RTX 3090", "decode, tensor split, Windows", "matrices split over devices"),
-        ("RTX 3090", "split mode row", "matrices split over devices"),
-        ("RTX 3090 + EPYC 7343", "", "next to a host"),
-        ("RTX 3090 + Gizmo", "", "unequal devices"),
-    ],
-)
+@table
 def test_a_row_of_several_cards_that_is_not_layers_in_turn_says_why(printed, notes, reason):
     assert reason in run_of_row(ROW | {"device": printed, "device_count": "2", "notes": notes})
 

@@ -9,6 +9,7 @@ from capplan.errors import InputError
 from capplan.hardware.device import engine_memory_bytes
 from capplan.readers.catalogue.hardware import catalogue_name, device, device_aliases, device_names
 from capplan.readers.catalogue.workstations import machine_parts, printed_candidates, workstation_names
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICES = {name: device(name) for name in workstation_names()}
@@ -85,16 +86,9 @@ def test_a_device_that_is_sold_with_several_sizes_takes_one_of_them():
         device("h100:40gb")
 
 
-@pytest.mark.parametrize(
-    ("printed", "parts"),
-    [
-        ("NVIDIA GeForce RTX 3090, NVIDIA GeForce RTX 3090", (("NVIDIA GeForce RTX 3090", 2),)),
-        ("2x NVIDIA GeForce RTX 3090 + EPYC 9355", (("NVIDIA GeForce RTX 3090", 2), ("EPYC 9355", 1))),
-        ("AMD Radeon RX 7900 XT (RADV NAVI31) on Raspberry Pi 5", (("AMD Radeon RX 7900 XT (RADV NAVI31)", 1), ("Raspberry Pi 5", 1))),
-    ],
-)  # fmt: skip
+@table
 def test_a_line_of_several_devices_is_taken_apart(printed, parts):
-    assert machine_parts(printed) == parts
+    assert machine_parts(printed) == tuple(map(tuple, parts))
     assert all(catalogue_name(name) for name, _ in parts)
 
 

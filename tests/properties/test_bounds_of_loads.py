@@ -23,6 +23,7 @@ from capplan.serving.requests import (
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, check_step_table
 from capplan.serving.terms import EngineSetup, engine_terms
+from tests.tables import table
 
 TINY = 5e-324
 """The smallest number above zero."""
@@ -45,17 +46,7 @@ def expected(words):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize(
-    ("column", "least"),
-    [
-        ("input_tokens", 1),
-        ("output_tokens", 1),
-        ("cached_tokens", 0),
-        ("class_index", 0),
-        ("block_counts", 0),
-        ("output_counts", 0),
-    ],
-)
+@table
 def test_the_first_request_that_is_wrong_is_named_by_its_number(column, least, at):
     """All from this one on are wrong; the first of them is number `at`."""
     ids = {"block_counts": {"block_ids": np.zeros(0, int)}, "output_counts": {"output_ids": np.zeros(0, int)}}
@@ -66,19 +57,7 @@ def test_the_first_request_that_is_wrong_is_named_by_its_number(column, least, a
         check_requests(replace(THREE, **{column: bad}, **ids.get(column, {})), timed=False)
 
 
-@pytest.mark.parametrize(
-    ("arrivals", "words"),
-    [
-        ([0.0, 0.0, TINY], None),
-        ([1.0, 1.0, 1.0], None),
-        ([-TINY, 1.0, 2.0], "requests: arrival times must be finite and at least 0 s"),
-        ([0.0, 1.0, inf], "requests: arrival times must be finite"),
-        ([0.0, nan, 1.0], "requests: arrival times must be finite"),
-        ([1.0, below(1.0), 2.0], "request 1 arrives before its predecessor"),
-        ([1.0, 2.0, below(2.0)], "request 2 arrives before its predecessor"),
-        ([2.0, 1.0, 0.0], "request 1 arrives before its predecessor"),
-    ],
-)
+@table
 def test_arrivals_ascend_from_zero_where_they_are_used(arrivals, words):
     timed = replace(THREE, arrival_s=np.array(arrivals))
     check_requests(timed, timed=False)
@@ -140,19 +119,7 @@ def test_a_concurrency_is_that_many_users_of_all_requests_and_arrivals_have_none
     assert (len(arrivals), crowd.thinks) == (0, True)
 
 
-@pytest.mark.parametrize(
-    ("rules", "words"),
-    [
-        ({"queue_limit": 0}, None),
-        ({"queue_limit": -1}, "queue_limit is -1; it must be at least 0"),
-        ({"deadline_s": (TINY, inf)}, None),
-        ({"deadline_s": (1.0, 0.0)}, "deadline_s must be positive"),
-        ({"deadline_s": (nan,)}, "deadline_s must be positive"),
-        ({"priority": (0, 3)}, None),
-        ({"priority": (0, -1)}, "priority must hold whole numbers of at least 0"),
-        ({"priority": (inf,)}, "priority must hold whole numbers of at least 0"),
-    ],
-)
+@table
 def test_rules_of_admission_reach_down_to_zero(rules, words):
     with expected(words):
         check_admission(Admission(**rules), None)
@@ -168,34 +135,7 @@ def test_a_queue_limit_needs_users_who_think():
             simulate(NO_REQUESTS, PLAIN, crowd=crowd, admission=rules)
 
 
-@pytest.mark.parametrize(
-    ("scheduling", "others", "words"),
-    [
-        ({"max_num_seqs": 1, "max_num_batched_tokens": 1, "block_tokens": 1}, {"kv_blocks": 1}, None),
-        ({"max_num_seqs": 0}, {}, "max_num_seqs is 0; it must be at least 1"),
-        ({"max_num_batched_tokens": 0}, {}, "max_num_batched_tokens is 0; it must be at least 1"),
-        ({"block_tokens": 0}, {}, "block_tokens is 0; it must be at least 1"),
-        ({}, {"kv_blocks": 0}, "kv_blocks is 0; the KV cache must hold at least one block"),
-        ({}, {"tokens_per_step": below(1.0)}, "tokens_per_step is 0.9999"),
-        ({}, {"tokens_per_step": nan}, "tokens_per_step is nan"),
-        ({}, {"tokens_variance": -0.1}, "tokens_variance is -0.1; it must be at least 0"),
-        ({}, {"tokens_variance": inf}, "tokens_variance is inf"),
-        ({}, {"query_tokens": 0}, "query_tokens is 0; it must be at least 1"),
-        ({}, {"query_tokens": 1, "tokens_per_step": 2.5}, None),
-        ({}, {"query_tokens": 2, "tokens_per_step": 2.0}, None),
-        ({}, {"query_tokens": 2, "tokens_per_step": above(2.0)}, "query_tokens is 2; it must be at least 1, and"),
-        ({"max_num_batched_tokens": 4}, {}, None),
-        ({"max_num_batched_tokens": 3}, {}, r"max_num_batched_tokens \(3\) is less than max_num_seqs \(4\): "),
-        ({"max_num_batched_tokens": 3, "policy": "prefill_first"}, {}, None),
-        ({"max_num_batched_tokens": 12}, {"query_tokens": 3}, None),
-        ({"max_num_batched_tokens": 11}, {"query_tokens": 3}, r"max_num_seqs \(4\) of 3 tokens each: "),
-        ({"max_num_batched_tokens": 7}, {"query_tokens": 2}, r"max_num_seqs \(4\) of 2 tokens each: "),
-        ({"reserved_output_fraction": 0.0}, {}, None),
-        ({"reserved_output_fraction": 1.0}, {}, None),
-        ({"reserved_output_fraction": -TINY}, {}, "reserved_output_fraction is -5e-324"),
-        ({"reserved_output_fraction": above(1.0)}, {}, "reserved_output_fraction is 1.0000000000000002"),
-    ],
-)  # fmt: skip
+@table
 def test_limits_of_an_engine_leave_room_for_one_of_everything(scheduling, others, words):
     setup = replace(PLAIN, scheduling=replace(PLAIN.scheduling, **scheduling), **others)
     with expected(words):

@@ -1,18 +1,32 @@
-"""Is a cache that nobody asks for in the dtype that the engine takes by itself, and do as many sequences run as it admits?
+"""What an engine takes by itself: the dtype of a cache that nobody asks for, what tensor and data parallelism mean, and how engines are spelt."""
 
-vLLM 0.33: `_resolve_dsv4_kv_cache_dtype` (vllm/models/deepseek_v4/attention.py), `GlmMoeDsaForCausalLM` and `Glm5NextModelConfig`
-(vllm/model_executor/models/config.py), `_canonicalize_sparse_mla_kv_cache_dtype` (layers/attention/mla_attention.py). SGLang 0.5.23:
-`_dsa_kv_cache_dtype_default` and `_deepseek_v4_kv_cache_dtype` (srt/arg_groups/overrides.py).
-"""
+from dataclasses import replace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from capplan.accuracy.benchmark import benchmark_of
+from capplan.engine.lookup import ENGINES, profile
+from capplan.engine.profile import Scheduling
+from capplan.engine.versions import SPELLINGS, named_engine
 from capplan.errors import InputError
+from capplan.fleet.engine_options import EngineOptions, engines_of
+from capplan.questions.benchmark_spec import benchmark_spec
 from capplan.questions.fleet import asked_fleet
+from capplan.questions.validation import replica_of_result
+from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.plans import engine_scheduling
+from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
+from capplan.serving.requests import Requests
+from capplan.serving.simulator import simulate
+from capplan.serving.step_table import StepTable
+from capplan.serving.terms import EngineSetup
+from tests.tables import table
 
 CASES = [
     ("deepseek-v4-flash", "vllm", None, "h200-sxm", "fp8"),
@@ -38,16 +52,7 @@ def asked(model, engine, version, hardware, *, drafts=False, **more):
     return asked_replica(model, hardware, flags, drafts=drafts)
 
 
-@pytest.mark.parametrize(
-    ("model", "engine", "version", "drafts", "sequences"),
-    [
-        ("deepseek-v4-flash", "sglang", None, False, 256),
-        ("llama-3.1-8b", "sglang", None, True, 48),
-        ("llama-3.1-8b", "sglang", None, False, 2048),
-        ("llama-3.1-8b", "sglang", "0.4.0", True, 2048),
-        ("llama-3.1-8b", "vllm", None, True, 1024),
-    ],
-)
+@table
 def test_as_many_sequences_run_as_the_engine_admits_by_default(model, engine, version, drafts, sequences):
     """SGLang 0.5.23, srt/arg_groups/deepseek_v4_hook.py and speculative_hook.py: 256 with DeepSeek V4, 48 with drafts, unless told otherwise."""
     said = asked(model, engine, version, "b200", drafts=drafts)
@@ -83,3 +88,109 @@ def test_a_fleet_takes_what_some_device_needs(tmp_path, model, dtype):
         "slo: {ttft_p95: 2 s}\nfleet: {hardware: [h200-sxm, b200]}\n"
     )
     assert tuple(asked_fleet(read_scenario(written), offline=True).question.kv_formats) == (dtype,)
+
+
+def warnings(engine, tensor, data):
+    flags = ServingFlags(engine=engine, tensor_parallel=tensor, data_parallel=data)
+    return [text for text in asked_replica("qwen3-30b-a3b", "h100-sxm", flags).warnings if "dp-size" in text]
+
+
+def test_the_words_of_sglang_for_attention_groups_are_explained():
+    """SGLang, `--dp-size` with `--enable-dp-attention`: the attention groups divide the ranks of `--tp-size`."""
+    (text,) = warnings("sglang", 4, 2)
+    assert "are 8 devices here" in text
+    assert text.endswith("--tensor-parallel 2 --data-parallel 2")
+
+
+@pytest.mark.parametrize(("engine", "tensor", "data"), [("vllm", 4, 2), ("sglang", 1, 8), ("sglang", 4, 1)])
+def test_nothing_is_said_where_the_numbers_mean_the_same(engine, tensor, data):
+    assert warnings(engine, tensor, data) == []
+
+
+NIM = {
+    "kind": "online_conc", "engine": "nim(trtllm)", "engine_version": "NIM 1.8.0", "date": "2025-10", "gpu": "h100-sxm",
+    "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct", "isl": "1000", "osl": "1000", "concurrency": "8",
+}  # fmt: skip
+
+
+@given(
+    st.sampled_from([(engine, spelled) for engine, names in SPELLINGS.items() for spelled in names]),
+    st.sampled_from(["{}", " {} ", "nim({})", "NIM ({})", "nvidia-nim/{}", "dynamo-{}", "triton_{}"]),
+    st.sampled_from([str.lower, str.upper, str.title]),
+    st.sampled_from("-_ "),
+)
+def test_every_spelling_means_its_engine_in_any_case_and_package(named, package, case, joint):
+    engine, spelled = named
+    text = case(package.format(spelled.replace("-", joint)))
+    assert named_engine(text) == (engine, package.strip() not in {"{}"})
+    assert profile(text).engine == engine
+
+
+@table
+def test_other_engines_are_refused_in_one_line(text, line):
+    with pytest.raises(InputError) as caught:
+        named_engine(text)
+    assert str(caught.value).splitlines()[0] == line
+
+
+def test_the_version_of_a_package_is_not_that_of_its_engine():
+    assert set(SPELLINGS) == set(ENGINES)
+    found = benchmark_of(NIM)
+    assert (found.engine, found.engine_version) == ("trtllm", "1.0.0")
+    assert (
+        benchmark_of({**NIM, "engine": "TensorRT-LLM", "engine_version": "1.1.0"}).engine_version == "1.1.0"
+    )
+
+
+def test_a_result_of_another_engine_is_not_taken_for_vllm():
+    run = {"tool": "t", "path": "p", "model": "meta-llama/Llama-3.1-8B-Instruct", "hardware": "h100-sxm"}
+    found = {
+        name: replica_of_result(BenchmarkResult(engine=name, **run), ServingFlags()).profile.engine
+        for name in (None, "TensorRT-LLM", "sglang-oai")
+    }
+    assert found == {None: "vllm", "TensorRT-LLM": "trtllm", "sglang-oai": "sglang"}
+    with pytest.raises(InputError, match="unknown engine 'tgi'"):
+        replica_of_result(BenchmarkResult(engine="tgi", **run), ServingFlags())
+
+
+def test_a_request_joins_the_step_after_the_next() -> None:
+    """Steps of 1 s. The second request comes at 0.5 s, when the step from 1 s on is planned: it joins that from 2 s on."""
+    one, none = np.array([1.0]), np.array([[0.0]])
+    table = StepTable(one, one, 0 * one, one, none, one, one, one, 0 * one, none)
+    requests = Requests(np.array([4, 4]), np.array([5, 5]), np.array([0.0, 0.5]))
+    between = EngineSetup(table, Scheduling("mixed", 8, 64), 100)
+    ahead = replace(between, scheduling=replace(between.scheduling, asynchronous=True))
+    assert simulate(requests, between).ttft_s.tolist() == pytest.approx([1.0, 1.5])
+    assert simulate(requests, ahead).ttft_s.tolist() == pytest.approx([1.0, 2.5])
+    assert simulate(requests, ahead).tpot_s.tolist() == pytest.approx([1.0, 1.0])
+
+
+def test_a_seat_is_free_one_step_later() -> None:
+    """Two seats. The first request ends at 2 s, when the step from 2 s on has been planned without its seat: the third joins that from 3 s on."""
+    one, none = np.array([1.0]), np.array([[0.0]])
+    table = StepTable(one, one, 0 * one, one, none, one, one, one, 0 * one, none)
+    requests = Requests(np.array([4, 4, 4]), np.array([2, 4, 2]), np.zeros(3))
+    between = EngineSetup(table, Scheduling("mixed", 2, 64), 100)
+    ahead = replace(between, scheduling=replace(between.scheduling, asynchronous=True))
+    assert simulate(requests, between).ttft_s.tolist() == pytest.approx([1.0, 1.0, 3.0])
+    assert simulate(requests, ahead).ttft_s.tolist() == pytest.approx([1.0, 1.0, 4.0])
+
+
+LLAMA = {
+    "kind": "online_conc", "model_hf_id": "meta-llama/Llama-3.1-8B-Instruct", "weights_dtype": "bf16", "gpu": "h100-sxm", "num_gpus": "1", "tp": "1",
+    "isl": "512", "osl": "128", "concurrency": "4",
+}  # fmt: skip
+
+
+@table
+def test_engines_plan_ahead_by_version_on_gpus_without_stages(engine, version, columns, ahead):
+    row = {**LLAMA, "engine": engine, "engine_version": version, **columns}
+    assert replica_of(benchmark_spec(benchmark_of(row))).scheduling.asynchronous is ahead
+
+
+def test_slots_are_filled_when_a_step_has_ended():
+    replica = replica_of(
+        benchmark_spec(benchmark_of({**LLAMA, "engine": "vllm", "engine_version": "0.33.0"}))
+    )
+    assert not engines_of(replica, EngineOptions(scheduler="slots"), 0, 512.0).replica.scheduling.asynchronous
+    assert engines_of(replica, EngineOptions(scheduler="chunked"), 0, 512.0).replica.scheduling.asynchronous

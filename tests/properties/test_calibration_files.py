@@ -29,6 +29,7 @@ from capplan.readers.catalogue.efficiency import efficiency_folder, read_efficie
 from capplan.readers.yaml_file import parse_yaml, yaml_text
 from tests.files import written_to
 from tests.sweeps import examples
+from tests.tables import table
 
 LOOKALIKES = (
     "250518e642860173",
@@ -190,18 +191,7 @@ def test_a_mistake_in_a_calibration_is_one_line_with_its_key(said, tmp_path):
     assert said in first
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        (
-            "    fitted_on:",
-            "    fited_on:",
-            r"fits\.[^ ]+\.fited_on: unknown key 'fited_on': did you mean 'fitted_on'",
-        ),
-        ("    label: measured", "    label: guessed", r"fits\.[^ ]+\.label: unknown label 'guessed'"),
-        ("    rows: ", "    rows: x", r"fits\.[^ ]+\.rows: x[0-9]+ must be a whole number"),
-    ],
-)
+@table
 def test_a_mistake_in_an_efficiency_file_is_one_line_with_its_key(old, new, said, tmp_path):
     text = (efficiency_folder() / "l40s.yaml").read_text()
     assert old in text

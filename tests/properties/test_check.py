@@ -17,6 +17,7 @@ from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
 from tests.files import written_to
 from tests.plan_files import fleet_plan
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -186,21 +187,7 @@ def test_a_date_without_a_day_is_taken_as_its_last(written, last):
     assert latest_day(written) == last
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["check", "small.yaml"], "no plan is given"),
-        (["check"], "e.g. plan.json, which capplan fleet SCENARIO -o plan.json writes"),
-        (
-            ["fleet", "plan.json"],
-            "plan.json: is a plan file, and a scenario YAML is expected\n  to search again: capplan fleet small.yaml",
-        ),
-        (["check", "small.yaml", "--plan", "none.json"], "no such file"),
-        (["check", "none.yaml", "--plan", "plan.json"], "no such file"),
-        (["check", "small.yaml", "--plan", "small.yaml"], "is not JSON"),
-        (["check", "small.yaml", "--plan", "plan.json", "--max-price-age", "0"], "out of range"),
-    ],
-)
+@table
 def test_a_mistake_is_one_line(folder, monkeypatch, capsys, words, said):
     monkeypatch.chdir(folder)
     assert main([*words, "--offline"]) == 2

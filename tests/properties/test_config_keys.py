@@ -1,15 +1,25 @@
-"""A key of a config.json is read, or equals what the class says anyway, or cannot count, or is named: never ignored in silence."""
+"""A key of a config.json is read, or equals what the class says anyway, or cannot count, or is named, whatever stands under it."""
 
+import copy
 import json
+import math
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
-from capplan.model.parameters import parameters, weight_bytes_by_class
+from capplan.memory.kv_sizes import kv_sizes
+from capplan.model.parameters import parameters, summary, weight_bytes_by_class
 from capplan.readers.catalogue.models import read_model
 from tests.files import written_to
+from tests.sweeps import examples
+from tests.tables import table
 
 LLAMA_8B = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
@@ -70,14 +80,7 @@ def test_biases_stand_where_the_class_has_them(config, count):
     assert parameters(read_network(config, "biased")) == count
 
 
-@pytest.mark.parametrize(
-    ("key", "follows", "other"),
-    [
-        ("attention_hidden_size", 128, 64),
-        ("hybrid_layer_ids", [1], [1, 2]),
-        ("tie_word_embeddings", True, False),
-    ],
-)
+@table
 def test_a_key_that_follows_from_others_may_not_contradict_them(key, follows, other):
     agreed = parameters(read_network(ZAMBA2 | {key: follows}, "zamba"))
     assert agreed == parameters(read_network(ZAMBA2, "zamba"))
@@ -171,18 +174,7 @@ fleet: {{hardware: [h100-sxm], tensor_parallel: [1], pipeline_parallel: [1]}}
 """
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "kv-size MODEL --context 4096",
-        "fit MODEL --hardware h100",
-        "estimate MODEL --hardware h100 --concurrency 4",
-        "spec MODEL --hardware h100 --draft-step-time 2ms --acceptance 0.8",
-        "sweep MODEL --hardware h100 -tp 1 -tp 2 --request-rate 1",
-        "fleet SCENARIO",
-        "simulate SCENARIO",
-    ],
-)
+@table
 def test_every_answer_that_rests_on_a_config_names_what_was_not_read_once(line, tmp_path, capplan):
     model, scenario = tmp_path / "config.json", tmp_path / "odd.yaml"
     towers = {
@@ -206,3 +198,63 @@ def test_a_draft_is_named_with_what_was_not_read_of_it(tmp_path, capplan):
     ran = capplan(*words, "--format", "json")
     said = [item["assumption"] for item in json.loads(ran.out)["assumptions"]]
     assert sum(what.startswith("draft: not read: surprising_width") for what in said) == 1
+
+
+ROOT = Path(__file__).resolve().parents[2]
+ODD = [None, 0, -1, 3.5, 1e30, 10**30, math.inf, math.nan, True, "", "x", [], {}, [1], [[]], ["x"], {"a": 1}]
+
+
+@cache
+def one_config_per_family():
+    """Return a config of each model_type with the paths of its keys."""
+    found = {}
+    for path in sorted((ROOT / "model_configs").glob("*/config.json")):
+        config = json.loads(path.read_text(encoding="utf-8"))
+        found.setdefault(config.get("model_type"), (config, list(key_paths(config))))
+    return list(found.values())
+
+
+def key_paths(section, path=()):
+    for key, value in section.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from key_paths(value, (*path, key))
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            yield from key_paths(value[0], (*path, key, 0))
+
+
+@st.composite
+def spoilt_configs(draw):
+    config, paths = draw(st.sampled_from(one_config_per_family()))
+    spoilt = copy.deepcopy(config)
+    for _ in range(draw(st.integers(1, 2))):
+        *outer, last = draw(st.sampled_from(paths))
+        section = spoilt
+        for key in outer:
+            if (
+                not isinstance(section, dict | list)
+                or (isinstance(section, dict) and key not in section)
+                or not section
+            ):
+                break
+            section = section[key]
+        else:
+            if isinstance(section, dict):
+                section[last] = draw(st.sampled_from(ODD))
+    return spoilt
+
+
+@settings(max_examples=examples(300, 1000), deadline=None)
+@given(spoilt_configs())
+def test_a_config_gives_finite_figures_or_one_clear_refusal(config):
+    try:
+        network = quantised(read_network(config, "spoilt", "config.json"), config, "config.json")
+        figures = summary(network)
+        sizes = kv_sizes(network, [1000], kv_dtype="bf16").rows
+    except InputError as error:
+        first = str(error).splitlines()[0]
+        assert len(first) > 10
+        assert "Error" not in first
+        return
+    numbers = [v for v in (*figures.values(), *asdict(sizes[0]).values()) if isinstance(v, float | int)]
+    assert all(math.isfinite(v) and v >= 0 for v in numbers)

@@ -19,6 +19,7 @@ from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
 from tests.files import written_to
 from tests.sweeps import long_but
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: mixture
@@ -100,14 +101,7 @@ def test_mixtures_with_latent_attention_or_many_parameters_are_those_that_operat
             assert is_large_mixture(read_model(name, offline=True)) is expected, name
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        "fleet.mix=shares",
-        "fleet.disaggregation=off",
-        "traffic[0]={name: chat, users: 20, think_time: 10 s, turns: 4, added_tokens: 100, input_tokens: 500, output_tokens: 200}",
-    ],
-)
+@table
 def test_what_excludes_pools_leaves_them_out(tmp_path, change):
     path = path_of(tmp_path, CASES["two devices"])
     assert asked_fleet(read_scenario(path, (change,)), offline=True).scenario.fleet.pools is None

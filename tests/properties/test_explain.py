@@ -24,6 +24,7 @@ from tests.letters import symbols_of
 from tests.plan_files import fleet_plan, plan_in
 from tests.shipped import FLEETS, Fleet
 from tests.sweeps import long_but
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 ROOT = Path(__file__).resolve().parents[2]
@@ -382,14 +383,7 @@ def test_formulas_and_letters_are_those_of_the_docstrings():
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        (["usd_per_mont"], 2, "did you mean 'usd_per_month'"),
-        (["ttft_q95"], 2, "ttft_s.p95"),
-        (["hardware"], 2, "unknown quantity"),
-    ],
-)
+@table
 def test_an_unknown_quantity_names_the_nearest(small, capsys, words, code, said):
     assert main(["explain", str(small), *words, "--offline"]) == code
     error = capsys.readouterr().err
@@ -403,15 +397,7 @@ def test_a_scenario_without_a_plan_has_nothing_to_explain(tmp_path, capsys):
     assert "no plan meets the targets" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("engine", "settings", "words"),
-    [
-        ("vllm", (), ()),
-        ("sglang", (), ()),
-        ("trtllm", ("weight_dtype=bf16",), ()),
-        ("vllm", ("lora.adapters=9",), ("--max-loras", 9)),
-    ],
-)
+@table
 def test_the_memory_that_is_explained_is_that_of_fit(capplan, engine, settings, words, tmp_path):
     """The names and the bytes of `capplan fit` and `capplan kv-size` for the layout of the plan."""
     plan = plan_in(tmp_path, f"engine={engine}", *settings)

@@ -28,7 +28,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.serving.terms import Autoscaling, wanted_replicas
 from tests.plan_files import plan_in, with_changes
 from tests.sweeps import size_on_few_requests
-from tests.tables import rows
+from tests.tables import rows, table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -144,16 +144,7 @@ LOCAL = ("engine=llamacpp", "weight_dtype=q4_k_m", "kv_dtype=fp16", "traffic[0].
 SPLIT = ("--hardware", "rtx-3090", "--host-bandwidth", "80 GB/s", "--max-model-len", "8192", "--offline")
 
 
-@pytest.mark.parametrize(
-    ("model", "more"),
-    [
-        ("qwen3-30b-a3b", ("--weight-dtype", "q8_0")),
-        ("qwen3-30b-a3b", ("--weight-dtype", "q8_0", "--max-num-seqs", "4", "--kv-dtype", "q8_0")),
-        ("llama-3.1-70b", ("--weight-dtype", "q4_k_m")),
-        ("llama-3.2-1b", ()),
-        ("gpt-oss-120b", ()),
-    ],
-)
+@table
 def test_a_replica_that_flags_state_is_written_and_read_back_to_the_last_layer(capplan, model, more):
     """`estimate --launch` of the written command is `estimate` of the flags, split and cache included."""
     ran = capplan("export", "--model", model, *SPLIT, *more, "--target", "llamacpp")
@@ -173,14 +164,7 @@ def test_a_replica_that_flags_state_is_written_and_read_back_to_the_last_layer(c
     assert first == second
 
 
-@pytest.mark.parametrize(
-    ("target", "says"),
-    [
-        ("k8s", "starts no llama.cpp"),
-        ("vllm", "the plan is for llamacpp"),
-        ("grafana", "starts no llama.cpp"),
-    ],
-)
+@table
 def test_what_starts_no_llama_cpp_is_refused(capplan, target, says, tmp_path, monkeypatch):
     size_on_few_requests(monkeypatch)
     plan = plan_in(tmp_path, *LOCAL)
@@ -221,18 +205,7 @@ def test_ollama_and_lm_studio_get_what_they_have_words_for(capplan):
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("llama-server -m some-Q4_K_M.gguf -ot 'blk\\.1\\..*=CPU'", "moves tensors by name"),
-        ("llama-server -m some-Q4_K_M.gguf -sm row", "splits matrices over devices"),
-        ("llama-server -m some-Q4_K_M.gguf -ctk q8_0", "keys in q8_0 and values in fp16"),
-        ("llama-server -m some-Q4_K_M.gguf -fa off -c 4096", "without flash attention"),
-        ("llama-server -m some-Q4_K_M.gguf -ub 2048", "pieces of another length"),
-        ("llama-server -hf owner/llama-3.1-8b-GGUF:some", "does not say its quantisation"),
-        ("llama-server -c 4096", "names no model"),
-    ],
-)
+@table
 def test_what_is_not_modelled_of_llama_server_is_refused(line, says):
     with pytest.raises(InputError, match=says):
         read_command_line(line)

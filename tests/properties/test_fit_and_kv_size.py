@@ -5,6 +5,8 @@ import shlex
 
 import pytest
 
+from tests.tables import table
+
 ENGINES = ("vllm", "sglang", "trtllm")
 MODELS = ("llama-3.1-8b", "deepseek-v3", "gemma-3-27b-it", "qwen3-next-80b-a3b-instruct", "gpt-oss-20b")
 
@@ -44,15 +46,7 @@ def test_the_waterfall_ends_at_the_cache(asked, engine, words):
     assert sum(step["memory_bytes"] for step in steps) == pytest.approx(cache["memory_bytes"], abs=1.0)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("llama-3.1-70b", "--hardware", "h100"),
-        ("llama-3.1-8b", "--hardware", "l4"),
-        ("deepseek-v3", "--hardware", "h100", "-tp", "8"),
-        ("mixtral-8x7b-v0.1", "--hardware", "l40s", "--engine", "sglang"),
-    ],
-)
+@table
 def test_every_change_that_is_offered_makes_it_fit(asked, words):
     found = asked("fit", *words)
     assert found["fits"] is False

@@ -19,6 +19,7 @@ from capplan.replica.tables import table_of_plan
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.serving.step_table import decode_step_s
+from tests.tables import table
 
 
 def rates_of(model, hardware, engine, version, *, spread=False):
@@ -45,21 +46,7 @@ def test_mxfp4_experts_on_hopper_run_with_what_the_version_brings(version, kerne
     assert (own.floor_s, own.compute_fraction) == (numbers["floor_s"], numbers["compute_fraction"])
 
 
-@pytest.mark.parametrize(
-    ("version", "spread", "kernel"),
-    [
-        ("0.11.2", False, "triton"),
-        ("0.13.0", True, "triton"),
-        ("0.14.1", False, "triton"),
-        ("0.14.1", True, "triton"),
-        ("0.16.0", False, "cutlass"),
-        ("0.16.0", True, "cutlass"),
-        ("0.17.0", False, "triton"),
-        ("0.17.0", True, "cutlass"),
-        ("0.33.0", False, "triton"),
-        ("0.33.0", True, "cutlass"),
-    ],
-)
+@table
 def test_experts_in_blocks_of_fp8_run_on_hopper_with_the_kernel_of_their_layout(version, spread, kernel):
     """FlashInfer only if asked for to 0.14, whatever the layout in 0.15 and 0.16, and for experts that are spread over ranks since 0.17."""
     own = rates_of("MiniMaxAI/MiniMax-M2.5", "h200-sxm", "vllm", version, spread=spread).experts["fp8_block"]
@@ -67,22 +54,7 @@ def test_experts_in_blocks_of_fp8_run_on_hopper_with_the_kernel_of_their_layout(
     assert (own.floor_s, own.compute_fraction) == (numbers["floor_s"], numbers["compute_fraction"])
 
 
-@pytest.mark.parametrize(
-    ("model", "version", "fmt", "kernel"),
-    [
-        ("MiniMaxAI/MiniMax-M2.5", "0.14.1", "fp8_block", ("fp8_block@sglang", "triton")),
-        ("MiniMaxAI/MiniMax-M2.5", "0.17.0", "fp8_block", ("fp8_block@sglang", "triton")),
-        ("MiniMaxAI/MiniMax-M2.5", "0.22.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
-        ("deepseek-ai/DeepSeek-R1-0528", "0.14.1", "fp8_block", ("fp8_block@sglang", "triton")),
-        ("deepseek-ai/DeepSeek-R1-0528", "0.16.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
-        ("deepseek-ai/DeepSeek-R1-0528", "0.19.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
-        ("Qwen/Qwen3-235B-A22B-FP8", "0.16.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
-        ("Qwen/Qwen3-235B-A22B-FP8", "0.20.0", "fp8_block", ("fp8_block@vllm", "monolithic")),
-        ("nvidia/MiniMax-M2.5-NVFP4", "0.14.1", "nvfp4", ("nvfp4@vllm", "cutlass")),
-        ("nvidia/MiniMax-M2.5-NVFP4", "0.16.0", "nvfp4", ("nvfp4@vllm", "cutlass")),
-        ("nvidia/MiniMax-M2.5-NVFP4", "0.33.0", "nvfp4", ("nvfp4@vllm", "monolithic")),
-    ],
-)
+@table
 def test_experts_on_blackwell_run_with_the_kernel_that_can_route_their_tokens(model, version, fmt, kernel):
     """trtllm-gen's kernel routes by groups and by softmax to 0.17, and is off unless asked for to 0.14 (`fused_moe/oracle`, `fused_moe/experts`)."""
     own = rates_of(model, "b200", "vllm", version).experts[fmt]
@@ -184,13 +156,7 @@ def test_streams_cost_an_embedded_engine_each_sequence_and_a_server_nothing():
         )
 
 
-@pytest.mark.parametrize(
-    ("engine", "version", "shares"),
-    [
-        ("vllm", "0.6.6", False), ("vllm", "0.7.0", True), ("vllm", "0.8.0", True), ("trtllm", "0.14.0", False), ("trtllm", "0.19.0", True),
-        ("sglang", "0.4.0", True),
-    ],
-)  # fmt: skip
+@table
 def test_engines_of_the_first_generation_read_a_head_for_more_than_one_query(engine, version, shares):
     exponent = rates_of(
         "meta-llama/Llama-3.1-8B", "h100-sxm", engine, version

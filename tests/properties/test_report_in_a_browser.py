@@ -7,6 +7,7 @@ import pytest
 
 from capplan.cli.main import main
 from tests.browser import CHROMIUM, browser
+from tests.tables import table
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed to open the page with")
 
@@ -117,22 +118,7 @@ def test_axe_finds_nothing(page, axe, scheme, width):
         page.call("Emulation.setEmulatedMedia", features=[])
 
 
-@pytest.mark.parametrize(
-    ("breaking", "mending", "rule"),
-    [
-        (
-            "document.querySelector('div.what-if').prepend(document.querySelector('div.what-if select'))",
-            "document.querySelector('div.what-if label').append(document.querySelector('div.what-if select'))",
-            "select-name",
-        ),
-        (
-            "document.documentElement.removeAttribute('lang')",
-            "document.documentElement.setAttribute('lang', 'en')",
-            "html-has-lang",
-        ),
-        ("document.body.style.color = '#999'", "document.body.style.color = ''", "color-contrast"),
-    ],
-)
+@table
 def test_axe_notices_a_page_that_is_broken(page, axe, breaking, mending, rule):
     page.run(breaking)
     found = axe()

@@ -228,3 +228,23 @@ def test_what_cannot_be_met_is_written_down_all_the_same(capplan, tmp_path, plan
     ran = capplan("report", scenario, "--offline", "-o", tmp_path / "plan.md")
     assert ran.code == 4
     assert "No fleet of h100-sxm, h200-sxm serves page" in (tmp_path / "plan.md").read_text(encoding="utf-8")
+
+
+SMALL = "tests/golden/small.yaml"
+ASKED = (
+    "commitments={reserved_1y: {discount: 30 %}}", "growth={per_month: 20 %, months: 3}", "energy={grid: 400 g/kWh}",
+    "traffic[0].daily_curve=office",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_review_shows_what_is_asked_for(capplan, asked):
+    words = [part for setting in ASKED for part in ("--set", setting)] if asked else []
+    ran = capplan("report", SMALL, "--offline", "--format", "markdown", *words)
+    assert ran.code == 0, ran.err
+    for text in (
+        "## Commitments, growth and energy",
+        "the cheapest mix for the load curve",
+        "Power of a GPU by phase",
+    ):
+        assert (text in ran.out) == asked

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from capplan.cli.main import app
+from tests.tables import table
 
 PLAN = shlex.split(
     "simulate scenarios/support-chat.yaml --hardware h100-sxm -tp 4 --until 20s --offline --format json"
@@ -55,22 +56,7 @@ def test_an_autoscaled_fleet_stays_within_its_limits() -> None:
     assert {use["replica"] for use in operation["replicas"]} <= {0, 1, 2}
 
 
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        (("--fail", "1"), "write it as '1@5 min'"),
-        (("--fail", "7@1 s"), "numbered from 0 to 1"),
-        (("--autoscale", "3"), "write it as '2:8'"),
-        (("--autoscale", "3:2"), "a minimum of at least 1"),
-        (("--kv-link", "pcie"), "must be given together"),
-        (("--prefill-replicas", "1", "--decode-replicas", "1", "--kv-link", "carrier"), "unknown link"),
-        (("--routing", "prefix_aware"), "block ids"),
-        (
-            ("--hedge", "1 s", "--prefill-replicas", "1", "--decode-replicas", "1", "--kv-link", "pcie"),
-            "are not modelled with",
-        ),
-    ],
-)
+@table
 def test_an_operation_that_cannot_be_is_refused_by_name(flags, words: str) -> None:
     result = ran(*flags)
     assert result.exit_code not in {0, 4}

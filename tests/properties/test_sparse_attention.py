@@ -20,6 +20,7 @@ from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import step_rates
+from tests.tables import table
 
 SPARSE = CompressedAttention(64, 512, 64, 128, 8, 4, True, 64, 128, 512)
 HEAVY = CompressedAttention(64, 512, 64, 128, 8, 128)
@@ -106,20 +107,9 @@ def test_prompts_that_an_indexer_would_select_whole_are_expanded_where_an_engine
     assert many.seconds == pytest.approx(each)
 
 
-@pytest.mark.parametrize(
-    ("engine", "version", "architecture", "cache", "tile"),
-    [
-        ("vllm", "0.15.0", "hopper", "bf16", (64.0, 0.0)),
-        ("vllm", "0.15.0", "blackwell", "fp8", (1.0, 0.0)),
-        ("vllm", "0.15.0", "blackwell", "bf16", (128.0, 16.0)),
-        ("sglang", "0.5.9", "hopper", "bf16", (64.0, 0.0)),
-        ("sglang", "0.5.9", "blackwell", "fp8", (128.0, 0.0)),
-        ("trtllm", "1.1.0", "blackwell", "fp8", (1.0, 0.0)),
-        ("vllm", "0.15.0", "cdna3", "bf16", (1.0, 0.0)),
-    ],
-)
+@table
 def test_where_engines_run_kernels_with_tiles(engine, version, architecture, cache, tile):
-    assert tile_of(profile(engine, version).tiled_heads, architecture, cache) == tile
+    assert tile_of(profile(engine, version).tiled_heads, architecture, cache) == tuple(tile)
 
 
 @pytest.mark.parametrize("mixer", [SPARSE, HEAVY, WINDOW, BLOCKS])
@@ -167,16 +157,7 @@ def test_pairs_are_those_of_every_query_up_to_one_entry_each(new, past, window, 
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "ranks", "legal"),
-    [
-        ("deepseek-ai/DeepSeek-V4-Flash", 8, True),
-        ("deepseek-ai/DeepSeek-V4-Flash", 16, False),
-        ("deepseek-ai/DeepSeek-V4-Pro", 16, True),
-        ("deepseek-ai/DeepSeek-V4-Pro", 32, False),
-        ("deepseek-ai/DeepSeek-V4-Pro", 3, False),
-    ],
-)
+@table
 def test_groups_of_heads_stay_whole(model, ranks, legal):
     assert (head_reason(read_model(model, offline=True), ranks) is None) == legal
 

@@ -24,6 +24,7 @@ from capplan.replica.replica import replica_of
 from tests.files import written_to
 from tests.plan_files import with_changes
 from tests.sweeps import long_but, size_on_few_requests
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -274,14 +275,7 @@ def test_the_counters_of_a_server_are_compared_too(capplan, plan, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("result", "says"),
-    [
-        ({"mean_ttft_ms": 5.0, "TP": 4}, "was measured with tensor_parallel 4"),
-        ({"mean_ttft_ms": 5.0, "total_input_tokens": 0}, "input_tokens"),
-        ({}, "mean_ttft_ms"),
-    ],
-)
+@table
 def test_what_is_no_measurement_of_the_plan_is_refused(capplan, plan, tmp_path, result, says):
     (tmp_path / "result.json").write_text(json.dumps(SERVED | result))
     assert says in capplan.refused(

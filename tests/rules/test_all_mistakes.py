@@ -17,6 +17,7 @@ from capplan.scenario.scenario_file import Promise
 from capplan.scenario.workload_file import read_workload
 from tests.files import written_to
 from tests.sweeps import examples
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -83,17 +84,7 @@ def test_one_mistake_keeps_its_further_lines(number, tmp_path):
         assert lines[1].startswith("  known: ")
 
 
-@pytest.mark.parametrize(
-    ("key", "misspelt"),
-    [
-        ("request_rate", "rps"),
-        ("request_rate", "qps"),
-        ("input_tokens", "prompt_tokens"),
-        ("input_tokens", "isl"),
-        ("output_tokens", "completion_tokens"),
-        ("output_tokens", "osl"),
-    ],
-)
+@table
 def test_a_misspelt_key_of_traffic_is_all_that_is_said(key, misspelt, tmp_path):
     said = said_of(CHAT.replace(f"{key}:", f"{misspelt}:", 1), tmp_path / "s.yaml")
     assert f"unknown key {misspelt!r}: did you mean {key!r}?" in said[0]

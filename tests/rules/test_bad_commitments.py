@@ -15,14 +15,6 @@ cpu,8,64,,,,0.3,0.1,east,east-a
 """
 
 
-def test_the_growth_of_traffic_that_could_not_be_read_is_not_looked_at(capplan):
-    """Found by make fuzz: the mistakes of the traffic are told, where there is no rate that could grow."""
-    words = ("--set", "growth.per_month=5 %", "--set", "traffic[0].request_rate=abc", "--set", "traffic[0].input_tokens=-1")  # fmt: skip
-    message = capplan.refused("fleet", SMALL, "--offline", *words)
-    assert "traffic[0].request_rate: 'abc'" in message
-    assert "traffic[0].input_tokens: '-1'" in message
-
-
 def test_a_budget_that_nothing_meets_says_what_the_cheapest_plan_costs(capplan):
     words = (
         "fleet",
@@ -56,13 +48,6 @@ def small(tmp_path):
     return scenario
 
 
-def test_a_catalogue_without_a_date_is_refused(capplan, small, tmp_path):
-    (tmp_path / "vms.csv").write_text(VMS)
-    assert "states no date for its prices, and a price without a date cannot be used" in capplan.refused(
-        "fleet", small(file="vms.csv"), "--offline"
-    )
-
-
 def test_a_catalogue_of_skypilot_is_read_per_device(capplan, small, tmp_path):
     (tmp_path / "vms.csv").write_text(VMS)
     ran = capplan("fleet", small(file="vms.csv", date="2026-11-01"), "--offline", "--format", "json")
@@ -73,24 +58,11 @@ def test_a_catalogue_of_skypilot_is_read_per_device(capplan, small, tmp_path):
     ]["usd_per_gpu_hour"] == pytest.approx(0.3)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            VMS.replace("SpotPrice", "Spot"),
-            "has no column SpotPrice; a catalogue CSV of SkyPilot has InstanceType",
-        ),
-        (VMS.replace("0.8,0.3", "cheap,0.3"), "vms.csv: line 2: Price: 'cheap' is not a number"),
-        (VMS.replace("0.8,0.3", "-0.8,0.3"), "vms.csv: line 2: Price: '-0.8' is out of range"),
-        (VMS.replace("L4", "Trainium9"), "has no offer of a device in the catalogue"),
-        (VMS.replace("L4", "./mine.yaml"), "has no offer of a device in the catalogue"),
-        (VMS + "x" * 200_000, "vms.csv: is not CSV (field larger than field limit"),
-        (VMS + '"' + "x,\n" * 60_000, "vms.csv: is not CSV (field larger than field limit"),
-    ],
-)
-def test_a_broken_catalogue_is_refused(capplan, small, tmp_path, text, said):
-    (tmp_path / "vms.csv").write_text(text)
-    assert said in capplan.refused("fleet", small(file="vms.csv", date="2026-11-01"), "--offline")
+@pytest.mark.parametrize("field", ["x" * 200_000, '"' + "x,\n" * 60_000], ids=["plain", "quoted"])
+def test_a_catalogue_with_an_endless_field_is_refused(capplan, small, tmp_path, field):
+    (tmp_path / "vms.csv").write_text(VMS + field)
+    said = capplan.refused("fleet", small(file="vms.csv", date="2026-11-01"), "--offline")
+    assert "vms.csv: is not CSV (field larger than field limit" in said
 
 
 def test_a_price_file_in_another_currency_is_read_in_dollars(capplan, small, tmp_path):

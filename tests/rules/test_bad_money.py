@@ -21,6 +21,7 @@ from capplan.readers.catalogue.token_prices import (
     read_token_prices,
     token_prices,
 )
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
@@ -83,18 +84,7 @@ def test_storage_that_has_no_price_is_refused_only_where_something_is_stored(cap
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("peak", "said"),
-    [
-        ("{hours_utc: [1, 2], ratio: 2}", None),
-        ("{hours_utc: [1, 2], ratio: 2, day_fraction: 100 %}", None),
-        ("{hours_utc: [], ratio: 2}", "peak: hours_utc names no hour"),
-        ("{hours_utc: [24], ratio: 2}", "peak.hours_utc[0]: 24 should be less than or equal to 23"),
-        ("{hours_utc: [1], ratio: 0.5}", "peak.ratio: 0.5 should be greater than or equal to 1"),
-        ("{hours_utc: [1], ratio: 2, day_fraction: 2}", "peak.day_fraction: '2' is over 1"),
-        ("{hours_utc: [1], ratios: 2}", "peak.ratios: unknown key 'ratios'"),
-    ],
-)
+@table
 def test_hours_of_a_peak_are_those_of_a_day(tmp_path, peak, said):
     path = tmp_path / "prices.yaml"
     path.write_text(
@@ -204,21 +194,6 @@ def test_litellm_prices_are_read_in_dollars_per_million(capplan, tmp_path):
     api = json.loads(ran.out)["result"]["apis"][0]
     assert (ran.code, api["date"]) == (0, "2026-11-02")
     assert api["input_usd"] == pytest.approx(2 * 730 * 3600 * 900 * 1.25e-6)
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ({"gpt-x": {"input_cost_per_token": "1e-6", "output_cost_per_token": 1e-6}}, "gpt-x.input_cost_per_token: '1e-6' is not a price"),
-        ({"gpt-x": {"input_cost_per_token": -1e-6, "output_cost_per_token": 1e-6}}, "gpt-x.input_cost_per_token: '-1e-06' is not a price"),
-        ({"gpt-x": {"input_cost_per_token": 0.0, "output_cost_per_token": 0.0}}, "has no model with input_cost_per_token"),
-        ({"gpt-x": {"mode": "chat"}}, "has no model with input_cost_per_token and output_cost_per_token"),
-    ],
-)  # fmt: skip
-def test_a_broken_litellm_file_is_refused(capplan, tmp_path, content, said):
-    (tmp_path / "litellm.json").write_text(json.dumps(content))
-    path = scenario(tmp_path, file="litellm.json", date="2026-11-02")
-    assert said in capplan.refused("compare", path, "--api", "openai/gpt-x", "--offline")
 
 
 def test_a_name_in_a_focus_bill_is_no_formula_and_moves_no_cursor(capplan, tmp_path):
@@ -363,34 +338,7 @@ def test_the_file_of_genai_prices_counts_in_every_command(capplan, tmp_path):
     assert api["usd_per_month"] - api["output_usd"] == pytest.approx(2 * 730 * 3600 * 900 * 3e-6)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ([], "has no model with a price of input and of output"),
-        ([{"id": "a", "models": [{"id": "b", "prices": {"input_mtok": 0, "output_mtok": 1}}]}], "has no model with a price of input"),
-        ([{"id": "a", "models": [{"id": "b", "prices": {"input_mtok": -1}}]}], "models[0].prices"),
-        ([{"id": "a", "models": [{"prices": {}}]}], "models[0].id"),
-        ([{"models": []}], "id: is missing"),
-        ([1], "data.json"),
-    ],
-)  # fmt: skip
-def test_a_broken_file_of_genai_prices_is_refused(capplan, tmp_path, content, said):
-    (tmp_path / "data.json").write_text(json.dumps(content))
-    path = scenario(tmp_path, file="data.json", date="2026-11-02")
-    assert said in capplan.refused("compare", path, "--api", "a/b", "--offline")
-
-
-@pytest.mark.parametrize(
-    ("provider", "model", "life_s", "shortest"),
-    [
-        ("aws", "global.anthropic.claude-haiku-5-5", 300.0, 512.0),
-        ("aws", "global.openai.gpt-6-luna", 1800.0, 1024.0),
-        ("aws", "global.moonshotai.kimi-k3", 1800.0, 0.0),
-        ("google", "claude-opus-5-5", 300.0, 512.0),
-        ("anthropic", "claude-haiku-4-5", 300.0, 4096.0),
-        ("google", "gemini-2.5-pro", 3600.0, 2048.0),
-    ],
-)
+@table
 def test_prices_of_other_lists_are_on_the_terms_of_the_model(tmp_path, provider, model, life_s, shortest):
     """Names of genai-prices; the shortest prefix and the storage of a model are those of the list that ships if no other states them."""
     file = tmp_path / "data.json"

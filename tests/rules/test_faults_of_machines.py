@@ -25,6 +25,7 @@ from capplan.errors import InputError
 from tests.files import written_to
 from tests.installs.sizes import SCENARIO, many_results, measured_rows, request_log, scenario_of_classes
 from tests.sweeps import long_but
+from tests.tables import table
 
 GIB = 1024**3
 ROWS = [2_000, 200_000]
@@ -92,13 +93,7 @@ def test_logs_of_many_requests_are_one_result(within, tmp_path):
 
 
 @pytest.mark.parametrize("results", long_but({501}, [501, 200_000]))
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("calibrate", "--from"),
-        ("calibrate", "--verify", "llama-3.1-8b-instruct", "--calibration", "{}", "--results"),
-    ],
-)
+@table
 def test_more_results_than_are_replayed_are_refused_with_a_way_out(within, tmp_path, root, results, command):
     many_results(tmp_path / "many.jsonl", results)
     calibration = next(

@@ -15,6 +15,7 @@ from capplan.report.answers.fleet_words import rejected_text, surer_text
 from capplan.report.show import RowProgress, drawable
 from capplan.report.tables import fitted, grid_of, terminal_text
 from tests.shipped import SCENARIOS
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
@@ -206,14 +207,7 @@ def test_progress_never_stands_at_a_count(monkeypatch):
     assert shown[-1]["total"] is None
 
 
-@pytest.mark.parametrize(
-    ("hardware", "other_usd", "said"),
-    [
-        ("h100-sxm", 80_358.0, "90% costs $80,358 per month (16 x h100-sxm in another layout)"),
-        ("mi355x", 30_251.0, "90% costs $30,251 per month (16 x mi355x)"),
-        ("mi355x", 84_556.0, "90% costs $84,556 per month (27 x h100-sxm)"),
-    ],
-)
+@table
 def test_a_higher_confidence_costs_what_the_cheapest_plan_that_has_it_costs(hardware, other_usd, said):
     """As `--full` and `what-if` say of the same question, also where more of the same layout is dearer."""
     plan = SimpleNamespace(slo_met_probability=0.82, hardware="h100-sxm", money=None)

@@ -17,6 +17,7 @@ from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.prometheus import SAMPLE
 from tests.files import written_to
 from tests.rules.test_hostile_input_cli import SCENARIO, TRAFFIC
+from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
@@ -261,24 +262,7 @@ def test_a_plan_whose_replicas_are_all_spares_is_refused(tmp_path, plan):
         read_plan_file(path)
 
 
-@pytest.mark.parametrize(
-    ("place", "value", "words"),
-    [
-        (("chosen", "gpus"), 999, "gpus is 999, and"),
-        (("chosen", "gpus_per_replica"), 8, "gpus_per_replica is 8, and its groups have 1"),
-        (
-            ("chosen", "groups", 0, "gpus_per_replica"),
-            8,
-            "gpus_per_replica is 8, and its parallelism makes 1",
-        ),
-        (("chosen", "groups", 0, "gpus"), 7, "gpus is 7, and 2 replicas of 1 make 2"),
-        (("chosen", "order", "gpus"), 40, "gpus is 40, and its machines have 2"),
-        (("chosen", "order", "gpus_idle"), 3, "order.gpus_idle is 3, and its machines and replicas leave 0"),
-        (("chosen", "usd_per_hour"), 0.01, "usd_per_hour is 0.01, and its order costs"),
-        (("chosen", "usd_per_month"), 1.0, "usd_per_month is 1.0, and its order costs"),
-        (("chosen", "order", "machines", 0, "usd_per_hour"), 1e6, "and its machines cost"),
-    ],
-)
+@table
 @pytest.mark.parametrize("command", ["check", "export", "explain"])
 def test_a_figure_that_the_rest_of_its_plan_contradicts_is_refused(
     tmp_path, plan, capsys, command, place, value, words
@@ -293,13 +277,7 @@ def test_a_figure_that_the_rest_of_its_plan_contradicts_is_refused(
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("place", "value"),
-    [
-        (("plan_file", "inputs", "engine", "name"), "abc"), (("plan_file", "inputs", "content", "commitments"), [1]), (("plans", 0), "a text"),
-        (("chosen", "weight_dtype"), "abc"), (("chosen", "kv_dtype"), "abc"), (("chosen", "hardware"), "abc"),
-    ],
-)  # fmt: skip
+@table
 def test_a_word_that_no_plan_has_ends_every_command_in_one_line(tmp_path, plan, capsys, place, value):
     path = written_to(tmp_path / "plan.json", sealed(plan[0], place, value))
     for line in (

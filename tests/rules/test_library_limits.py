@@ -13,6 +13,7 @@ from capplan.ranges import Positive, Share, Text, Whole
 from capplan.scenario.command_flags import PLAN_RANGES, REQUEST_RANGES
 from capplan.scenario.flags import LOAD_RANGES, SERVING_RANGES
 from tests.sweeps import examples
+from tests.tables import table
 
 MODEL, DEVICE = "llama-3.1-8b", "h100-sxm"
 OF_LIBRARY = {
@@ -61,13 +62,7 @@ def test_every_number_outside_its_range_is_an_input_error_that_names_it(data):
         assert refused(cp.kv_size, MODEL, [4096], **{name: value}) == words
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("tensor_parallel", 0), ("tensor_parallel", 5000), ("max_num_seqs", 0), ("max_model_len", 10**12), ("gpu_memory_utilization", -0.5),
-        ("prefix_hit_fraction", -0.5), ("input_tokens", -1), ("concurrency", 0), ("request_rate", 0.0),
-    ],
-)  # fmt: skip
+@table
 def test_the_library_refuses_in_the_words_of_the_command_line(name, value, capsys):
     load = {} if name in ("concurrency", "request_rate") else {"concurrency": 4}
     words = refused(cp.estimate, MODEL, DEVICE, **{name: value}, **load)

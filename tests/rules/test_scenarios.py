@@ -13,6 +13,7 @@ from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
 from docs.generators.schemas import SCHEMAS, schema_text, write_schemas
 from tests.files import written_to
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted((ROOT / "scenarios").glob("*.yaml"))
@@ -94,14 +95,7 @@ def test_auto_means_the_same_kv_dtype_in_a_scenario_and_on_the_command_line(tmp_
     assert fit["result"]["kv_dtype"] == planned
 
 
-@pytest.mark.parametrize(
-    ("traffic", "rate"),
-    [
-        ("request_rate: 120 req/min", 2.0),
-        ("users: 300, think_time: 30 s", 10.0),
-        ("requests: 1M, within: 10 h", 1e6 / 36000),
-    ],
-)
+@table
 def test_rate_may_be_given_as_rate_users_or_job(traffic, rate, tmp_path):
     path = written_to(tmp_path / "s.yaml", SMALLEST.replace("request_rate: 5 req/s", traffic))
     (item,) = read_scenario(path).classes

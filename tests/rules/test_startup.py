@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from capplan.cli.commands import COMMANDS
+from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = {"torch", "pandas", "scipy", "matplotlib", "huggingface_hub"}
@@ -53,15 +54,7 @@ def test_help_of_every_command_loads_no_numbers():
     assert libraries(found).isdisjoint({*HEAVY, "numpy", "yaml", "fastapi", "uvicorn"})
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("kv-size", "llama-3.1-8b", "--context", "8192"),
-        ("model", "llama-3.1-8b", "--format", "json"),
-        ("hardware", "h100-sxm"),
-        ("fit", "llama-3.1-8b", "--hardware", "h100-sxm", "--max-model-len", "8192"),
-    ],
-)
+@table
 def test_a_command_on_shipped_data_loads_no_heavy_library(words):
     assert loaded(*words).isdisjoint(HEAVY)
 
@@ -70,14 +63,7 @@ def test_kv_size_of_a_shipped_model_reads_no_yaml():
     assert "yaml" not in loaded("kv-size", "llama-3.1-8b", "--context", "8192", "--format", "json")
 
 
-@pytest.mark.parametrize(
-    ("model", "file"),
-    [
-        ("llama-3.1-8b", "attention.llama"),
-        ("gpt-oss-20b", "attention.gpt"),
-        ("mamba-2.8b-hf", "hybrid.mamba"),
-    ],
-)
+@table
 def test_reading_a_model_imports_the_file_of_its_family_alone(model, file):
     found = modules(f"kv-size {model} --context 8192")
     assert {

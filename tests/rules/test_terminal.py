@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tables import table
+
 pytestmark = pytest.mark.usefixtures("shared_runs")
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,23 +72,7 @@ def test_lines_stay_within_the_terminal_and_no_digit_is_lost(columns):
     assert "…" not in shown
 
 
-@pytest.mark.parametrize(
-    ("words", "index", "expected"),
-    [
-        ("capplan kv", 1, ["kv-size"]),
-        ("capplan fit --hard", 2, ["--hardware"]),
-        ("capplan fit --format ", 3, ["table", "json", "csv", "markdown"]),
-        ("capplan fit --engine s", 3, ["sglang"]),
-        ("capplan fit x --hardware h200", 4, ["h200-nvl", "h200-sxm"]),
-        ("capplan fit --weight-dtype nv", 3, ["nvfp4"]),
-        ("capplan fit --kv-dtype f", 3, ["fp32", "fp16", "fp8"]),
-        ("capplan fit llama-3.1-8b-instruct-n", 2, ["llama-3.1-8b-instruct-nvfp4"]),
-        ("capplan fleet scenarios/su", 2, ["scenarios/support-chat.yaml"]),
-        ("capplan fleet scen", 2, ["scenarios/"]),
-        ("capplan sweep scenarios/small", 2, ["scenarios/small-team.yaml"]),
-        ("capplan diff nowhere/", 2, []),
-    ],
-)
+@table
 def test_names_are_completed(program, words, index, expected):
     ran = program(env={"_CAPPLAN_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(index)})
     assert ran.out.split() == expected
@@ -156,14 +142,7 @@ def test_help_names_every_command_and_the_exit_codes(capplan):
     assert "3 does not fit" in " ".join(ran.out.split())
 
 
-@pytest.mark.parametrize(
-    ("words", "name"),
-    [
-        ((*WORDS, "-o"), "kv.csv"),
-        (("init", "--model", "llama-3.1-8b", "--use-case", "chat", "--offline"), "first.yaml"),
-        (("fleet", "tests/golden/small.yaml", "--offline", "-o"), "plan.json"),
-    ],
-)
+@table
 def test_a_command_that_writes_a_file_says_which_in_a_pipe_too(words, name, capplan, tmp_path):
     ran = capplan(*words, tmp_path / name)
     assert re.findall(r"^wrote (.+)$", ran.err, re.MULTILINE) == [str(tmp_path / name)]
