@@ -169,7 +169,7 @@ def _json_format(path: Path, first: str, quoted: set[str]) -> str:
     if not isinstance(value, dict):
         listed = first.startswith("[") and not quoted & LOG_KEYS and "info" not in quoted
         return known or (LISTED if listed and request_logs.has_requests(quoted) else "log")
-    keys = {str(key).lower() for key in value}
+    keys = frozenset(str(key).lower() for key in value)
     if {"block_size", "requests"} <= keys:
         return "Weka"
     if ("metadata" in keys and "metrics" in keys) or keys & LOG_KEYS or {"info", "start_time"} <= keys:
