@@ -567,8 +567,35 @@ def operation_interval(
         quantity if load == "closed" else "e2e"
     )  # in an open loop first tokens wait for steps of all kinds
     latency = quantity if quantity == "throughput" else latency
-    own = deployment_interval(latency, left_out, served, max(_reach(usual) / _reach(middle), 1.0))
-    return own if own and _reach(own) < _reach(usual) else usual
+    width = max(_reach(usual) / _reach(middle), 1.0)
+    own, measured = (
+        deployment_interval(latency, left_out, near, width)
+        for near in (served, measured_near(left_out, served))
+    )
+    if own is None or measured is None:
+        return usual
+    return own if says_more(_reach(own), _reach(measured), _reach(usual)) else usual
+
+
+def measured_near(results: Sequence[LeftOutResult], served: Served) -> Served:
+    """Return a load of the same deployment that was measured; what is served if none was."""
+    return next((one for one in results if one.deployment == served.deployment), served)
+
+
+def says_more(own: float, measured: float, usual: float) -> bool:
+    """Return whether the results of a deployment say more of it than the back-test.
+
+    Parameters
+    ----------
+    own : reach of their spread at the load that is asked for, which grows with its distance from the results
+    measured : at a load that was measured
+    usual : of the back-test
+
+    Returns
+    -------
+    whether they are less spread, or already more spread where they were measured: then the deployment is less even than others
+    """
+    return own < usual or measured > usual
 
 
 def _reach(interval: Interval) -> float:

@@ -363,6 +363,19 @@ def test_intervals_of_a_deployment_hold_their_share(quantity, level):
     assert inside / trials == pytest.approx(level, abs=0.04)
 
 
+def test_a_deployment_that_is_less_even_than_others_says_so_and_far_from_its_results_the_back_test_says_more():
+    """A busy host kept 42 % of the limits on TPOT that plans called 80 % sure: the back-test was narrower than its own results."""
+    shown = {0.02: False, 0.5: True}
+    usual = deployment_of(())
+    for deviation, wider in shown.items():
+        results = noisy(np.random.default_rng(5), deviation, 8)
+        own = deployment_of(results)
+        assert own == deployment_slowness(shipped_slowness(), [MEAN], results, OWN)
+        assert (own.quantile(0.8) / own.quantile(0.5) > usual.quantile(0.8) / usual.quantile(0.5)) is wider
+    far = replace(OWN, input_tokens=512.0 * 2.0**20)
+    assert deployment_of(noisy(np.random.default_rng(5), 0.02, 8), far) == usual
+
+
 @given(st.integers(0, LEAST_LOADS - 1), st.integers(1, 5))
 def test_few_loads_leave_the_spread_of_the_back_test(loads, repeats):
     """One result, or one load as often as anybody likes, says nothing of another load."""
@@ -400,12 +413,6 @@ def test_no_results_make_it_narrower_than_repeats_are():
     assert left_out_spread(exact, OWN, ("ttft",)).scale >= NOISE["ttft"]
     repeated = [result(users, tpot=error) for users in USERS for error in (-0.06, 0.06)]
     assert left_out_spread(repeated, OWN, ("tpot",)).scale >= 0.06
-
-
-@given(st.integers(0, 2**32 - 1), st.floats(0.5, 3.0))
-def test_it_is_never_wider_than_the_back_test(seed, deviation):
-    """A fit that explains its own results badly says less than the back-test, which then stays."""
-    assert deployment_of(noisy(np.random.default_rng(seed), deviation, 5)) == deployment_of(())
 
 
 def test_tails_are_less_certain_than_means():
