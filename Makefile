@@ -84,7 +84,7 @@ lint: $(VENV)/.ready-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python -m docs.generators.words
-	if command -v vale > /dev/null; then vale README.md CONTRIBUTING.md SECURITY.md docs; fi
+	if vale --version > /dev/null 2>&1; then vale README.md CONTRIBUTING.md SECURITY.md docs; fi
 
 old-processor: $(VENV)/.ready-test
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -n 2 $(SPREAD) $(TIMED:%=tests/calibrate/test_%.py)

@@ -56,7 +56,7 @@ class ImageWork:
 
 
 def scaled_pixels(width: int, height: int, side: int, least_pixels: int, most_pixels: int) -> tuple[int, int]:
-    """Return width and height of an image scaled to whole squares, between a least and a largest number of pixels.
+    """Return width and height of an image scaled to whole squares, within a smallest and a largest number of pixels.
 
         w' = s round(w / s);  above the limit M: w' = s floor(w / (b s)), b = sqrt(w h / M);  below m: w' = s ceil(w b / s), b = sqrt(m / (w h))
 

@@ -256,7 +256,7 @@ class Attention:
     causal: bool = True
     """False in encoders: a position sees both sides of it, the window is centred on it, and nothing is cached."""
     query_key_norms: Literal["none", "head", "wide"] = "none"
-    """Query and key norms: per head, or over all heads at once, for which tensor-parallel ranks exchange mean squares."""
+    """Query and key norms: per head, or over all heads at once; then tensor-parallel ranks exchange mean squares."""
     index_heads: int = 0
     """Heads of a block-sparse indexer (MiniMax M3); 0 without one."""
     index_head_dim: int = 0

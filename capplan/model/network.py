@@ -233,7 +233,7 @@ class Network:
     vector_format: str | None = None
     """Format of norms, biases and states, where it is not that of the activations (GGUF files keep them in fp32)."""
     kv_format: str | None = None
-    """KV cache format that the checkpoint asks for (kv_cache_scheme); None where it asks for none."""
+    """KV cache format that the checkpoint states (kv_cache_scheme); None: it states none."""
     max_context_tokens: int | None = None
     """Longest context, scaled rotary positions included."""
     stated_context_tokens: int | None = None

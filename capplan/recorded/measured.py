@@ -386,7 +386,7 @@ def impossible_number(row: Mapping[str, str], kind: MeasuredKind) -> str | None:
 
 
 def _numbers_in(row: Mapping[str, str], key: str) -> list[str]:
-    """Return the numbers in a cell as texts: none in an empty one, two where a layout is stated for prefill and for decode engines."""
+    """Return the numbers in a cell as texts: none if it is empty, two if it states a layout for prefill and one for decode engines."""
     text = (row.get(key) or "").strip()
     if text.lower() in {"", "nan"}:
         return []

@@ -240,7 +240,7 @@ PLAN: Mapping[str, Quantity] = {
         "A / bytes of a token on one device, in blocks of k, filled with sequences of the usual length, times the groups",
         {"kv_bytes_available_per_gpu": "A", "kv_bytes_per_token": "g", "block_tokens": "k", "parallelism": ""}, MEMORY,
     ),
-    "busy_fraction": Quantity("Time in steps over time in service, mean over the replicas at the peak", f"time in steps over time in service, {_AT_THE_PEAK}", page=PHASES),
+    "busy_fraction": Quantity("Share of the time in which a replica works, mean over the replicas at the peak", f"time in steps over time in service, {_AT_THE_PEAK}", page=PHASES),
     "usd_per_gpu_hour": Quantity("Price of one GPU for an hour: the median of the newest offers, or as the scenario states it", "p", {"offers": "p"}, MONEY),
     "usd_per_hour": Quantity(
         "Cost of an hour of all machines, electricity included where it is paid separately", "(p + e) g",

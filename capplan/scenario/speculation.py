@@ -1,4 +1,4 @@
-"""Speculation as a scenario or flags state it: a method with its acceptance, published or given, and the target and draft it is for."""
+"""Speculation of a scenario or of flags: the method, its acceptance (published or stated), the target and the draft."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

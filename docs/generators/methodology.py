@@ -163,15 +163,32 @@ def _symbol(names: str, unit: str, meaning: str) -> str:
     Examples
     --------
     >>> _symbol("query_heads", "", "h, on this rank."), _symbol("flop", "[FLOP]", "F.")
-    ('`query_heads` h (on this rank)', '`flop` F [FLOP]')
+    ('`query_heads` h (on this rank)', '`flop` F')
     """
-    shown = unit if set(unit.split(", ")) - {"", "[-]"} else ""
+    shown = unit if set(unit.split(", ")) - {"", "[-]"} and not _states(names, unit) else ""
     text = " ".join(meaning.split()).removesuffix(".")
     found = re.match(r"([A-Za-z]\w?'?(?:_\w+)?)(?:[,;] (.*)|$)", text)
     single = found and "," not in names and len(found[1].partition("_")[0]) <= 2
     letter, rest = (found[1], found[2] or "") if found and single else ("", text)
     named = ", ".join(f"`{name}`" for name in names.split(", "))
     return " ".join(part for part in (named, letter, shown, rest and f"({rest})") if part)
+
+
+_ENDINGS = {
+    "[s]": "_s",
+    "[B]": "bytes",
+    "[tokens]": "tokens",
+    "[token]": "tokens",
+    "[FLOP]": "flop",
+    "[W]": "watts",
+    "[months]": "months",
+}
+"""Unit -> last letters of names that state it."""
+
+
+def _states(names: str, unit: str) -> bool:
+    """Return whether the last words of names state their unit."""
+    return all(name.endswith(_ENDINGS.get(unit, "?")) for name in names.split(", "))
 
 
 def _broken(line: str) -> str:

@@ -40,7 +40,7 @@ What formulas of the [numbers of a plan](../numbers.md) take that is not a numbe
 """
 _WORDS = re.compile(r"[a-z]{4,} [a-z]")
 """Beginning of a formula in words."""
-WRITTEN = "<!-- written by `make docs` from the table of quantities -->\n\n"
+WRITTEN = "<!-- written by `make docs` -->\n\n"
 
 
 def _entries(root: Path) -> dict[tuple[str, str], str]:

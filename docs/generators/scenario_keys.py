@@ -334,7 +334,7 @@ def _text() -> str:
 
 SCENARIO = "scenario"
 """Page of the file, and folder of the pages of its sections."""
-WRITTEN = "<!-- written by `make docs` from the records that read a scenario -->"
+WRITTEN = "<!-- written by `make docs` -->"
 _TABLES = {
     "scenario": "",
     "traffic": "traffic.",

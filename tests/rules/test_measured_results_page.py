@@ -20,8 +20,8 @@ def section(title):
 
 
 def named(title):
-    """Return the columns in the first cells of a section's table."""
-    cells = [line.split(" | ")[0] for line in section(title).splitlines() if line.startswith("| `")]
+    """Return the columns that the items of a section begin with."""
+    cells = [line.split(": ")[0] for line in section(title).splitlines() if line.startswith("- `")]
     return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
 
 

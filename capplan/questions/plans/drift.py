@@ -314,7 +314,7 @@ def change_between(before: Mapping[str, Any], after: Mapping[str, Any], start_up
 
 
 def _machines(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield the machines of which another number is ordered."""
+    """Yield the machines whose ordered number differs between two plans."""
     names = ("sku", "provider", "region", "hardware", "gpus")
     counts: dict[tuple[Any, ...], list[int]] = {}
     for side, chosen in enumerate((before, after)):
