@@ -190,11 +190,29 @@ def test_names_that_tools_and_clouds_print_find_their_device_or_machine(row):
 
 
 @pytest.mark.parametrize(
+    ("label", "finds"),
+    [
+        ("nvidia.com/gpu.product=NVIDIA-H100-80GB-HBM3", "h100-sxm"),
+        ("nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "a100-sxm-80gb:1g.10gb"),
+        ("cloud.google.com/gke-accelerator=nvidia-h100-80gb", "h100-sxm"),
+        ("karpenter.k8s.aws/instance-gpu-name=l40s", "l40s"),
+        ("amd.com/gpu.product-name=AMD_Instinct_MI325X_OAM", "mi325x"),
+    ],
+)
+def test_a_label_of_a_node_is_its_value(label, finds):
+    """Labels of GPU feature discovery, GKE, Karpenter and the AMD GPU operator."""
+    assert device(label).name == finds
+
+
+@pytest.mark.parametrize(
     ("name", "words"),
     [
         ("Standard_ND96isr_H100_v5", "is a machine with 8 x h100-sxm\n  name its GPU: --hardware h100-sxm"),
         ("p5.48xlarge", "what machines cost: capplan list machines"),
         ("NVIDIA-L4-SHARED", "is one l4 that several pods use in turn"),
+        ("NVIDIA L40S-48Q", "is a vGPU with 48 GB of one l40s"),
+        ("gfx950", "may be any of: mi350x, mi355x"),
+        ("node.kubernetes.io/instance-type=p5.48xlarge", "is a machine with 8 x h100-sxm"),
         ("NVIDIA A100-SXM4-40GB MIG 9g.9gb", "unknown slice of a100-sxm-40gb '9g.9gb'"),
     ],
 )
