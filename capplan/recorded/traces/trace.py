@@ -154,6 +154,10 @@ def _json_format(path: Path, first: str, quoted: set[str]) -> str:
             f"{path}: is AIPerf's inputs.json, which has prompts as text, without lengths and times\n"
             "  give profile_export.jsonl of the same folder, or the trace that AIPerf was started with"
         )
+    if {"status", "data", "resultType"} <= quoted:
+        raise InputError(
+            f"{path}: is an answer of Prometheus' API, of one query\n  give the address of the server: capplan init FILE --from http://HOST:9090, or what the engine's /metrics prints"
+        )
     for keys, kind in _PROMPTS:
         if keys <= quoted and not {"usage", "response"} & quoted:
             raise InputError(
