@@ -110,6 +110,9 @@ _LOGS = {
     f"the log of vLLM, which has averages of the engine and no requests\n  {_METRICS}": re.compile(
         r"^(?!\{).*Avg prompt throughput: "
     ),
+    "the log of an engine's start, in which no command stands\n  give the command that started it: capplan init FILE --from 'vllm serve OWNER/NAME ...'": re.compile(
+        r"^(?!\{).*(?:non-default args: |server_args=ServerArgs\()"
+    ),
     f"the log of SGLang, which has steps of the engine and no requests\n  {_METRICS}": re.compile(
         r"^\[[^]{}]*\].*(?:#running-req|#new-seq|#cached-token)"
     ),
