@@ -567,9 +567,10 @@ def layout_of(path: Path, header: str) -> TableLayout:
 
 def no_requests(path: Path, names: Sequence[str]) -> InputError:
     """Return the error for a file that has neither times nor lengths of requests by any name that is known."""
+    hint = "\n  name them arrival_s, input_tokens and output_tokens" if len(names) > 1 else ""
     return InputError(
-        f"{path}: has neither times nor lengths of requests by a name that is known; {KIND} is expected\n"
-        f"  name them arrival_s, input_tokens and output_tokens\n  found: {', '.join(map(str, names[:12]))}"
+        f"{path}: has neither times nor lengths of requests by a name that is known; {KIND} is expected{hint}\n"
+        f"  found: {', '.join(map(str, names[:12]))}"
     )
 
 
