@@ -161,8 +161,8 @@ def _json_format(path: Path, first: str, quoted: set[str]) -> str:
         raise InputError(
             f"{path}: is an answer of Prometheus' API, of one query\n  give the address of the server: capplan init FILE --from http://HOST:9090, or what the engine's /metrics prints"
         )
-    for keys, kind in _PROMPTS:
-        if keys <= quoted and not {"usage", "response"} & quoted:
+    for named, kind in _PROMPTS:
+        if named <= quoted and not {"usage", "response"} & quoted:
             raise InputError(
                 f"{path}: {kind}, which has prompts as text, without lengths and times\n  give the log of the requests, or state the lengths: capplan init --input-tokens 1500,4500 --output-tokens 300"
             )
