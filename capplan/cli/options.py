@@ -122,6 +122,7 @@ def one_of(
 
     def read(text: Any) -> str:
         choice = str(text).lower()
+        choice = choice if choice in known else choice.replace(".", "")  # llama.cpp
         if choice not in known:
             raise unknown(name.strip("-"), str(text), known, place=name)
         return choice
@@ -352,13 +353,14 @@ def _declared(name: str, option: Option) -> Any:
     if isinstance(option.allowed, Positive):
         metavar, or_zero = option.metavar or "TIME", option.allowed.or_zero
         return measure(flag, option.unit, says=option.says, metavar=metavar, or_zero=or_zero)
-    return typer.Option(
-        flag,
-        *option.short,
-        metavar=option.metavar or None,
-        help=option.says,
-        autocompletion=_COMPLETED.get(name),
-    )
+    more: dict[str, Any] = {
+        "metavar": option.metavar or None,
+        "help": option.says,
+        "autocompletion": _COMPLETED.get(name),
+    }
+    if name in ("weight_dtype", "kv_dtype"):
+        return _option(flag, *option.short, read=lambda text: str(text).lower(), kind="text", **more)
+    return typer.Option(flag, *option.short, **more)
 
 
 _SERVED = ("runner", "max_loras", "max_lora_rank")

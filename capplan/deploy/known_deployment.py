@@ -155,7 +155,9 @@ _CODE_BLOCK = re.compile(r"^[ \t]*```[^\n]*\n(.*?)^[ \t]*```", re.DOTALL | re.MU
 
 def _script(text: str, path: Path) -> str | None:
     """Return the script of a file that starts an engine, of a page its blocks of code; None for a file that starts none."""
+    unit = text.lstrip().startswith(("[Unit]", "[Service]", "[Container]"))  # of systemd
     records = path.suffix in _RECORDS or text.lstrip().startswith(("{", "[", "# HELP", "# TYPE"))
+    records = records and not unit
     if records or not any(word in text for word in _SCRIPTS) or _is_dockerfile(text):
         return None
     if path.suffix in (".yaml", ".yml") and not engines_started(text, path.name):
@@ -168,6 +170,24 @@ def _is_dockerfile(text: str) -> bool:
         re.search(r"^FROM \S+", text, re.MULTILINE) is not None
         and re.search(r"^(?:RUN|CMD|ENTRYPOINT|COPY) ", text, re.MULTILINE) is not None
     )
+
+
+_YAML = (".yaml", ".yml")
+_OPTIONS_ALONE = {
+    "vllm serve OWNER/NAME": (
+        "tensor-parallel-size",
+        "max-model-len",
+        "gpu-memory-utilization",
+        "max-num-seqs",
+    ),
+    "trtllm-serve OWNER/NAME": ("kv_cache_config", "cuda_graph_config", "enable_attention_dp", "moe_config"),
+    "python3 -m sglang.launch_server --model-path OWNER/NAME": (
+        "tp-size",
+        "mem-fraction-static",
+        "context-length",
+    ),
+}
+"""Command of an engine -> keys of the YAML that its --config names."""
 
 
 def _is_another_kind(text: str, path: Path) -> str | None:
@@ -183,6 +203,9 @@ def _is_another_kind(text: str, path: Path) -> str | None:
         return f"the config.json of a model\n  give it as the model: --model {quote(str(path))}"
     if _is_dockerfile(text):
         return "a Dockerfile, which says how an image is made\n  give the command that runs in it: --from 'vllm serve OWNER/NAME'"
+    for engine, keys in _OPTIONS_ALONE.items():
+        if path.suffix in _YAML and any(re.search(rf"^{key}:", text, re.MULTILINE) for key in keys):
+            return f"the options of an engine, without its command\n  give the command that reads them: --from '{engine} --config {quote(str(path))}'"
     if path.suffix in (".yaml", ".yml", ".toml", ".md", ".py", ".tf", ".html"):
         return (
             f"a {path.suffix[1:]} file in which no engine is started\n"

@@ -469,7 +469,7 @@ def _with_arguments(words: Sequence[str], at: int) -> str:
     if not _script_at(words, at):
         return ""
     given = shlex.join(words[at + 2 :]) if words[at - 1].endswith("c") else ""
-    return _ARGUMENTS.sub(lambda _: given, words[at]) if given else words[at]
+    return given.join(_ARGUMENTS.split(words[at])) if given else words[at]
 
 
 def _script_at(words: Sequence[str], at: int) -> bool:

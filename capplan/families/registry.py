@@ -18,6 +18,9 @@ _TWO_STACKS = "an encoder-decoder that vLLM and SGLang do not serve by themselve
 
 _UNSERVED = "a recurrent network of its own code that vLLM, SGLang and TensorRT-LLM do not serve"
 
+_LOOPED = "a looped decoder: some of its layers run several times over each token, and each pass may have a cache of its own, which is not modelled"
+_SPEECH = "a recogniser of speech: what its encoder of sound adds to the decoder of text is not modelled"
+
 REFUSED = (
     dict.fromkeys(
         ("longformer", "big_bird", "esm"),
@@ -35,6 +38,9 @@ REFUSED = (
         _TWO_STACKS,
     )
     | dict.fromkeys(("rwkv", "xlstm"), _UNSERVED)
+    | dict.fromkeys(("dory", "inkling2_loop", "inkling2_loop_text"), _LOOPED)
+    | {"omniasr": _SPEECH, "omniasr_ctc": _VISION}
+    | {"lara_mini": "a mixture of gated delta nets, windowed and full attention, with experts in each layer, which is not modelled yet"}
     | {"diffusion_gemma": "a diffusion model: it fills blocks of tokens over several passes, and engines size neither steps nor cache as those of a decoder"}
 )  # fmt: skip
 """`model_type` -> why it is not modelled, as errors say it."""

@@ -180,6 +180,12 @@ def test_names_that_tools_and_clouds_print_find_their_device_or_machine(row):
 
 
 @table
+def test_a_label_of_a_node_is_its_value(label, finds):
+    """Labels of GPU feature discovery, GKE, Karpenter and the AMD GPU operator."""
+    assert device(label).name == finds
+
+
+@table
 def test_a_name_that_is_no_device_says_what_it_is(name, words):
     with pytest.raises(InputError) as error:
         device(name)

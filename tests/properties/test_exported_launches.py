@@ -642,3 +642,21 @@ def test_a_plan_for_scores_is_exported(capplan, tmp_path, monkeypatch, target):
     assert "is named with --checkpoint" in text
     if target == "vllm":
         assert read_command_line(text).pooling
+
+
+def test_every_option_of_the_newest_parsers_is_read_or_judged(shared):
+    """An option is read, neutral, an assumption or refused with what it does: vLLM 0.33.0 and SGLang 0.5.23."""
+    vllm = json.loads((shared / "formats" / "vllm_serve_flags_0.33.0.json").read_text())
+    sglang = json.loads((shared / "formats" / "sglang_flags_0.5.23.json").read_text())
+    parsed = {
+        "vllm": {name for row in vllm for name in row["flags"]},
+        "sglang": {"--" + row[1].replace("_", "-") for row in sglang},
+    }
+    for engine, names in parsed.items():
+        table = engine_flags(engine)
+        listed = {*table.refused, *table.assumed, *table.harmless, *table.aliases}
+        known = {re.split("[.=]", name)[0] for name in listed}
+        known |= {name for flag in table.flags.values() for name in flag.names}
+        turned = {f"--no-{name.removeprefix('--')}" for name in known}
+        assert sorted(names - known - turned) == []
+        assert all(table.refused.values())

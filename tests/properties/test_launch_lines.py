@@ -343,7 +343,7 @@ def test_a_host_cache_of_unknown_size_is_an_assumption():
     ):
         launch = read_command_line(line)
         assert (launch.host_cache_bytes, launch.role) == (None, None)
-        assert launch.assumed[-1].startswith("prefixes are kept on the GPUs only (not read: --")
+        assert launch.assumed[-1].startswith("prefixes are kept on the GPUs only, unless --")
 
 
 @pytest.mark.parametrize(

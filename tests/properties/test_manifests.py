@@ -179,12 +179,26 @@ def test_pools_of_one_model_are_a_scenario_of_pools(capplan, tmp_path):
     assert "# the decode pool: tensor_parallel 4" in text
 
 
+def test_a_unit_of_systemd_is_read(capplan, tmp_path):
+    file = tmp_path / "vllm.service"
+    file.write_text("[Unit]\nDescription=vLLM\n[Service]\nExecStart=/usr/bin/vllm serve qwen3-8b -tp 2\n")
+    made = tmp_path / "made.yaml"
+    assert capplan("init", made, "--from", file, "--offline").code == 0
+    assert yaml.safe_load(made.read_text())["fleet"]["tensor_parallel"] == 2
+
+
 NOT_SOURCES = {
     "a scenario": ("s.yaml", "name: x\nmodel: qwen3-8b\ntraffic: []\nfleet: {}\n", "is a scenario already"),
     "a config.json": ("config.json", '{"model_type": "qwen3", "architectures": ["A"]}', "is the config.json of a model"),
     "a Dockerfile": ("Dockerfile", "FROM vllm/vllm-openai\nCMD vllm serve o/n\n", "is a Dockerfile"),
     "a page": ("notes.md", "# Notes\nnothing\n", "is a md file in which no engine is started"),
     "YAML that names an image": ("values.yaml", "# Defaults\nimages:\n  default: vllm/vllm-openai:v0.14.0\n", "is a yaml file in which no engine is started"),
+    "options of vLLM": ("o.yaml", "model: o/n\ntensor-parallel-size: 4\n", "--from 'vllm serve OWNER/NAME --config "),
+    "options of TensorRT-LLM": ("o.yaml", "kv_cache_config: {dtype: fp8}\n", "--from 'trtllm-serve OWNER/NAME --config "),
+    "a note": ("notes.txt", "hello\n", "is a text without columns, in which no engine is started"),
+    "variables": (".env", "TP=4\n", "is a text without columns, in which no engine is started"),
+    "other JSON": ("d.json", '{"vllm": {"model": "o/n"}}', "has neither times nor lengths of requests by a name that is known"),
+    "a log of a start": ("v.log", "INFO [utils.py:233] non-default args: {'model': 'o/n'}\n", "is the log of an engine's start"),
     "other YAML": ("other.yaml", "a: 1\nb: 2\n", "is a yaml file in which no engine is started"),
 }  # fmt: skip
 

@@ -384,6 +384,8 @@ def test_a_file_of_few_keys_has_no_kin(config):
     assert "built like" not in refusal({**config, "model_type": "acme_large"})[0]
 
 
-@pytest.mark.parametrize("kind", ["diffusion_gemma", "t5gemma2", "rwkv", "xlstm"])
+@pytest.mark.parametrize(
+    "kind", ["diffusion_gemma", "t5gemma2", "rwkv", "xlstm", "dory", "inkling2_loop", "lara_mini", "omniasr"]
+)
 def test_what_no_engine_decodes_is_refused_with_the_reason(kind):
     assert REFUSED[kind] in refusal({"model_type": kind, "hidden_size": 64})[0]

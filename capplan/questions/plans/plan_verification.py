@@ -29,6 +29,7 @@ from capplan.questions.fleet import AskedFleet, parts_of, terms_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.questions.simulation import responses_s
 from capplan.readers.catalogue.models import called_alike
+from capplan.readers.text_file import is_there
 from capplan.recorded.results.read import read_results
 from capplan.recorded.results.record import BenchmarkResult, latency
 from capplan.recorded.traces.trace import format_of, workload_of
@@ -162,6 +163,10 @@ def measured_result(paths: Sequence[Path], interval_s: float | None) -> tuple[Be
     InputError
         it holds several runs, or counters without the time between them
     """
+    if not is_there(paths[0]):
+        raise InputError(
+            f"{paths[0]}: no such file; the result of a benchmark tool, or Prometheus text, is expected"
+        )
     if format_of(paths[0]) == "prometheus":
         return _of_counters(paths, interval_s)
     if len(paths) > 1 or interval_s is not None:

@@ -487,6 +487,14 @@ _SHARED_LABEL = re.compile(r"(.+)-SHARED", re.IGNORECASE)
 """A GPU that several pods use in turn, as GPU feature discovery prints it."""
 
 
+_VGPU_LABEL = re.compile(r"(.+)-(\d{1,3})[QCBA]")
+"""A part of a GPU with some GB of its memory, as the vGPU software of NVIDIA prints it."""
+_NODE_LABEL = re.compile(r"[\w.-]+/[\w.-]+(?:=|:\s+)([\w.:-]+)")
+"""A label of a Kubernetes node, whose value is a name."""
+_ARCHITECTURES = {"gfx942": ("mi300x", "mi325x"), "gfx950": ("mi350x", "mi355x")}
+"""What ROCm calls the architecture of a GPU -> the GPUs of it in the catalogue."""
+
+
 _MEMORY = re.compile(r"(\d{1,5}) ?gb", re.IGNORECASE)
 """Memory of a device that is sold with several, after a colon."""
 
@@ -511,9 +519,16 @@ def _unknown_device(name: str) -> InputError:
             f"hardware {name!r} is one {whole} that several pods use in turn, which is not modelled\n"
             f"  for the whole GPU: --hardware {whole}"
         )
+    part = _VGPU_LABEL.fullmatch(name)
+    if part is not None and (whole := catalogue_name(part[1])) is not None:
+        return InputError(
+            f"hardware {name!r} is a vGPU with {part[2]} GB of one {whole}, whose time others may share, which is not modelled\n"
+            f"  for the whole GPU: --hardware {whole}"
+        )
     from capplan.readers.catalogue.workstations import printed_candidates, workstation_names
 
-    if len(several_bins := printed_candidates(name)) > 1:
+    several_bins = printed_candidates(name) or _ARCHITECTURES.get(name.lower().partition(":")[0], ())
+    if len(several_bins) > 1:
         return InputError(
             f"hardware {name!r} may be any of: {', '.join(several_bins)}\n  name one of them; capplan hardware NAME shows its figures"
         )
@@ -593,6 +608,8 @@ def device(name: str) -> Device:
     """
     if not isinstance(name, str) or not name.strip():
         raise InputError("the hardware name is empty; e.g. h100-sxm")
+    if (label := _NODE_LABEL.fullmatch(name)) and not Path(name).exists():
+        name = label[1]
     if cut_label := _SLICE_LABEL.fullmatch(name):
         name = f"{cut_label[1]}:{cut_label[2]}"
     if name.lower().endswith(SUFFIXES) or os.sep in name or name.startswith((".", "~")):

@@ -29,6 +29,7 @@ from capplan.recorded.traces.rows import (
     Row,
     columns_of,
     lines_of,
+    no_requests,
     number_of,
     seconds_of,
     stamp_of,
@@ -319,6 +320,8 @@ def _key(row: Mapping[str, Any], names: Sequence[str], path: Path) -> str:
     for name in names:
         if name in row:
             return name
+    if not any(name in row for known in (ARRIVAL, INPUT, OUTPUT) for name in known):
+        raise no_requests(path, list(row))
     raise InputError(
         f"{path}: has no key {names[0]!r}\n  also accepted: {', '.join(names[1:])}\n  found: {', '.join(map(str, list(row)[:12]))}"
     )

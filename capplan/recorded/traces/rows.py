@@ -546,6 +546,13 @@ def layout_of(path: Path, header: str) -> TableLayout:
         return next((plain.index(name) for each in names if (name := each.replace(" ", "_")) in plain), None)
 
     places = {names[0]: find(names) for names in (ARRIVAL, INPUT, OUTPUT)}
+    if not any(place is not None for place in places.values()):
+        if len(columns) > 1:
+            raise no_requests(path, columns)
+        raise InputError(
+            f"{path}: is a text without columns, in which no engine is started; {KIND} is expected\n"
+            "  or a manifest, or a script with the command of an engine: capplan init FILE --from SCRIPT"
+        )
     no_times = places["arrival_s"] is None and "num_prefill_tokens" in columns
     for names in (ARRIVAL, INPUT, OUTPUT):
         if places[names[0]] is None and not (no_times and names is ARRIVAL):
@@ -556,6 +563,15 @@ def layout_of(path: Path, header: str) -> TableLayout:
     assert tokens_in is not None
     assert tokens_out is not None
     return TableLayout(mark, 1, arrival, tokens_in, tokens_out, columns)
+
+
+def no_requests(path: Path, names: Sequence[str]) -> InputError:
+    """Return the error for a file that has neither times nor lengths of requests by any name that is known."""
+    hint = "\n  name them arrival_s, input_tokens and output_tokens" if len(names) > 1 else ""
+    return InputError(
+        f"{path}: has neither times nor lengths of requests by a name that is known; {KIND} is expected{hint}\n"
+        f"  found: {', '.join(map(str, names[:12]))}"
+    )
 
 
 def _number(cell: str, mark: str) -> float | None:

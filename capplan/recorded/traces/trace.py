@@ -110,6 +110,9 @@ _LOGS = {
     f"the log of vLLM, which has averages of the engine and no requests\n  {_METRICS}": re.compile(
         r"^(?!\{).*Avg prompt throughput: "
     ),
+    "the log of an engine's start, in which no command stands\n  give the command that started it: capplan init FILE --from 'vllm serve OWNER/NAME ...'": re.compile(
+        r"^(?!\{).*(?:non-default args: |server_args=ServerArgs\()"
+    ),
     f"the log of SGLang, which has steps of the engine and no requests\n  {_METRICS}": re.compile(
         r"^\[[^]{}]*\].*(?:#running-req|#new-seq|#cached-token)"
     ),
@@ -154,8 +157,12 @@ def _json_format(path: Path, first: str, quoted: set[str]) -> str:
             f"{path}: is AIPerf's inputs.json, which has prompts as text, without lengths and times\n"
             "  give profile_export.jsonl of the same folder, or the trace that AIPerf was started with"
         )
-    for keys, kind in _PROMPTS:
-        if keys <= quoted and not {"usage", "response"} & quoted:
+    if {"status", "data", "resultType"} <= quoted:
+        raise InputError(
+            f"{path}: is an answer of Prometheus' API, of one query\n  give the address of the server: capplan init FILE --from http://HOST:9090, or what the engine's /metrics prints"
+        )
+    for named, kind in _PROMPTS:
+        if named <= quoted and not {"usage", "response"} & quoted:
             raise InputError(
                 f"{path}: {kind}, which has prompts as text, without lengths and times\n  give the log of the requests, or state the lengths: capplan init --input-tokens 1500,4500 --output-tokens 300"
             )
