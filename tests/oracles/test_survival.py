@@ -1,7 +1,6 @@
 """What a fleet survives: orders against every combination of machines, spares against every placement, availability against a simulation."""
 
 import itertools
-import json
 import math
 import random
 
@@ -214,9 +213,7 @@ def test_a_server_of_eight_fails_as_often_as_published():
 
 
 def fleet(capplan, *words, code=0):
-    ran = capplan("fleet", SMALL, "--offline", "--format", "json", *words)
-    assert ran.code == code, ran.err
-    return json.loads(ran.out)["result"]
+    return capplan.result("fleet", SMALL, "--offline", *words, code=code)
 
 
 @pytest.fixture(scope="module")
