@@ -90,9 +90,7 @@ def eight(tmp_path_factory):
 
 
 def fleet(capplan, *words, code=0):
-    ran = capplan("fleet", SMALL, "--offline", "--format", "json", *words)
-    assert ran.code == code, ran.err
-    return json.loads(ran.out)["result"]
+    return capplan.result("fleet", SMALL, "--offline", *words, code=code)
 
 
 @pytest.mark.long

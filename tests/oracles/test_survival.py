@@ -1,7 +1,6 @@
 """What a fleet survives: orders against every combination of machines, spares against every placement, availability against a simulation."""
 
 import itertools
-import json
 import math
 import random
 
@@ -11,7 +10,6 @@ from hypothesis import strategies as st
 
 from capplan.fleet.availability import SECONDS_PER_MONTH, Machines, availability
 from capplan.money.order import (
-    NO_LOSS,
     Machine,
     Survival,
     failures_per_s,
@@ -137,30 +135,6 @@ def test_an_order_holds_its_replicas_and_more_demands_are_never_cheaper(busy, ea
     assert every.usd_per_hour <= order.usd_per_hour + 1e-9
 
 
-def test_machines_of_eight_take_four_replicas_with_them():
-    """Six busy replicas of two GPUs: three machines with three each survive one; machines of two GPUs need one more replica."""
-    eights = order_of(KINDS[3:], 2, 8, 6, Survival())
-    assert (eights.lines[0].count, eights.spares) == (3, 3)
-    assert [(item.machines, item.replicas) for item in eights.placed()] == [(3, 3)]
-    twos = order_of(KINDS[1:2], 2, 8, 6, Survival())
-    assert (twos.lines[0].count, twos.spares) == (7, 1)
-    assert order_of(KINDS[3:], 2, 8, 6, NO_LOSS).lines[0].count == 2
-    assert order_of(KINDS[3:], 2, 8, 6, Survival("replica", 1)).lines[0].count == 2
-    zones = order_of(KINDS[1:2], 2, 8, 6, Survival("zone", 1, zones=3))
-    assert (zones.lines[0].count, zones.spares) == (9, 3)
-    updated = order_of(KINDS[1:2], 2, 8, 6, Survival(unavailable=2))
-    assert (updated.lines[0].count, updated.spares) == (9, 3)
-
-
-def test_k_of_n_by_hand():
-    """Seven machines, six needed, each down a hundredth of the time."""
-    found = availability([Machines(7, 1, 1.0 / 99.0)], 6, 1.0)
-    assert found.time_fraction == pytest.approx(0.99**7 + 7 * 0.01 * 0.99**6)
-    none = availability([Machines(5, 2, 1.0 / 99.0)], 10, 1.0)
-    assert none.time_fraction == pytest.approx(0.99**5)
-    assert availability([Machines(10**9, 1, 1e-9)], 10**9 - 1, 3600.0).month_probability == 0.0
-
-
 def simulated(machines, busy, repair_s, months, dice):
     """Return the part of the time with enough replicas, and of the months without a shortage: machines fail and are repaired one by one."""
     flat = [(kind.replicas, kind.failures_per_s) for kind in machines for _ in range(kind.count)]
@@ -214,9 +188,7 @@ def test_a_server_of_eight_fails_as_often_as_published():
 
 
 def fleet(capplan, *words, code=0):
-    ran = capplan("fleet", SMALL, "--offline", "--format", "json", *words)
-    assert ran.code == code, ran.err
-    return json.loads(ran.out)["result"]
+    return capplan.result("fleet", SMALL, "--offline", *words, code=code)
 
 
 @pytest.fixture(scope="module")

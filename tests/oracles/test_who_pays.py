@@ -27,21 +27,6 @@ USES = st.lists(
 )  # fmt: skip
 
 
-def test_a_month_by_hand():
-    """Chat takes 100 x (1 + 3) s, mail 200 x (2 + 0) s of 3,200 s for 1,000 $: 125 $ each, of chat a quarter prefill; 750 $ are idle."""
-    chat = ClassUse("chat", "support", 100.0, 1e5, 2e4, 1.0, 3.0, users=20.0, requests_per_conversation=4.0)
-    mail = ClassUse("mail", "sales", 200.0, 4e5, 1e3, 2.0, 0.0)
-    bill = who_pays([chat, mail], PaidPool(1000.0, 1, 3200.0))
-    assert [share.usd for share in bill.shares] == pytest.approx([125.0, 125.0])
-    assert (bill.shares[0].prefill_usd, bill.shares[0].decode_usd) == pytest.approx((31.25, 93.75))
-    assert [share.with_idle_usd for share in bill.shares] == pytest.approx([500.0, 500.0])
-    assert bill.shares[0].usd_per_request == pytest.approx(5.0)
-    assert bill.shares[0].usd_per_user == pytest.approx(25.0)
-    assert bill.shares[0].usd_per_thousand_conversations == pytest.approx(20_000.0)
-    assert (bill.shares[1].usd_per_user, bill.shares[1].usd_per_thousand_conversations) == (None, None)
-    assert (bill.busy_fraction, bill.idle_usd, bill.usd) == pytest.approx((800.0 / 3200.0, 750.0, 1000.0))
-
-
 def test_people_are_never_idle():
     """A team for 600 $ beside machines for 1,000 $ that work a quarter of the time: 250 + 600 $ are shared, 750 $ are idle."""
     chat = ClassUse("chat", "a", 100.0, 1.0, 1.0, 1.0, 3.0)

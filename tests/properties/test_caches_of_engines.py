@@ -1,15 +1,11 @@
 """What an engine takes by itself: the dtype of a cache that nobody asks for, what tensor and data parallelism mean, and how engines are spelt."""
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.accuracy.benchmark import benchmark_of
 from capplan.engine.lookup import ENGINES, profile
-from capplan.engine.profile import Scheduling
 from capplan.engine.versions import SPELLINGS, named_engine
 from capplan.errors import InputError
 from capplan.fleet.engine_options import EngineOptions, engines_of
@@ -22,10 +18,6 @@ from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
-from capplan.serving.requests import Requests
-from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable
-from capplan.serving.terms import EngineSetup
 from tests.tables import table
 
 CASES = [
@@ -151,29 +143,6 @@ def test_a_result_of_another_engine_is_not_taken_for_vllm():
     assert found == {None: "vllm", "TensorRT-LLM": "trtllm", "sglang-oai": "sglang"}
     with pytest.raises(InputError, match="unknown engine 'tgi'"):
         replica_of_result(BenchmarkResult(engine="tgi", **run), ServingFlags())
-
-
-def test_a_request_joins_the_step_after_the_next() -> None:
-    """Steps of 1 s. The second request comes at 0.5 s, when the step from 1 s on is planned: it joins that from 2 s on."""
-    one, none = np.array([1.0]), np.array([[0.0]])
-    table = StepTable(one, one, 0 * one, one, none, one, one, one, 0 * one, none)
-    requests = Requests(np.array([4, 4]), np.array([5, 5]), np.array([0.0, 0.5]))
-    between = EngineSetup(table, Scheduling("mixed", 8, 64), 100)
-    ahead = replace(between, scheduling=replace(between.scheduling, asynchronous=True))
-    assert simulate(requests, between).ttft_s.tolist() == pytest.approx([1.0, 1.5])
-    assert simulate(requests, ahead).ttft_s.tolist() == pytest.approx([1.0, 2.5])
-    assert simulate(requests, ahead).tpot_s.tolist() == pytest.approx([1.0, 1.0])
-
-
-def test_a_seat_is_free_one_step_later() -> None:
-    """Two seats. The first request ends at 2 s, when the step from 2 s on has been planned without its seat: the third joins that from 3 s on."""
-    one, none = np.array([1.0]), np.array([[0.0]])
-    table = StepTable(one, one, 0 * one, one, none, one, one, one, 0 * one, none)
-    requests = Requests(np.array([4, 4, 4]), np.array([2, 4, 2]), np.zeros(3))
-    between = EngineSetup(table, Scheduling("mixed", 2, 64), 100)
-    ahead = replace(between, scheduling=replace(between.scheduling, asynchronous=True))
-    assert simulate(requests, between).ttft_s.tolist() == pytest.approx([1.0, 1.0, 3.0])
-    assert simulate(requests, ahead).ttft_s.tolist() == pytest.approx([1.0, 1.0, 4.0])
 
 
 LLAMA = {

@@ -158,29 +158,12 @@ def test_a_rounded_figure_keeps_six_digits_and_an_exact_one_all(tmp_path):
     assert back.measurements[0].median_s == 1.23457e-5
 
 
-MISTAKES = {
-    "fitted.matmul/bf16.numbers.floor_s.low: few must be a number": ("low: 1.0e-06", "low: few"),
-    "fitted.matmul/bf16.numbers.floor_s.lo: unknown key 'lo': did you mean 'low'": ("low:", "lo:"),
-    "measurements[0].repeats: -3 should be greater than 0": ("repeats: 3", "repeats: -3"),
-    "measurements[0].shape: 1.0 must be 'key: value' lines": ("shape: {moved_bytes: 1.0}", "shape: 1.0"),
-    "measurements[0]: must be 'key: value' lines": ("- {operator", "- [operator]\n- {operator"),
-    "machine.tile_rows.bf16: 0.0 should be greater than 0": ("bf16: 16.0", "bf16: 0.0"),
-    "machine.uuid_hash: 12 should match pattern": ("'000000000000'", "'12'"),
-    "machine.threads: many must be a whole number": ("threads: 1", "threads: many"),
-    "machine.torch: is missing; it has no default": ("  torch: '2'\n", ""),
-    "quick: perhaps must be true or false": ("quick: false", "quick: perhaps"),
-    "remarks: 5 must be a list": ("remarks: []\nmeasurements", "remarks: 5\nmeasurements"),
-    "peak: unknown key 'peak': did you mean 'peaks'": ("peaks:", "peak:"),
-}
-
-
-@pytest.mark.parametrize("said", MISTAKES)
-def test_a_mistake_in_a_calibration_is_one_line_with_its_key(said, tmp_path):
+@table
+def test_a_mistake_in_a_calibration_is_one_line_with_its_key(said, old, new, tmp_path):
     machine = Machine("cpu", "c", "0" * 12, None, None, "2", 1, 1e9, 1, 1e6, tile_rows={"bf16": 16.0})
     fit = KernelFit({"floor_s": FittedNumber(2e-6, 1e-6, 3e-6)}, {"matmul": Score(3, 1, 0.1, None)})
     row = Measurement("copy", "bf16", {"moved_bytes": 1.0}, 1e-5, 0.0, 3)
     made = Calibration("today", 1.0, False, False, machine, Peaks(1e9, {}), {"matmul/bf16": fit}, (), (row,))
-    old, new = MISTAKES[said]
     text = calibration_text(made)
     assert text.count(old) == 1, text
     path = written_to(tmp_path / "wrong.calibration.yaml", text.replace(old, new))

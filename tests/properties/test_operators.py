@@ -31,7 +31,7 @@ from capplan.operators.latent_attention import (
     mla_prefill_bytes,
     mla_prefill_flop,
 )
-from capplan.operators.linear_attention import gated_delta_prefill_flop, state_space_prefill_flop
+from capplan.operators.linear_attention import gated_delta_prefill_flop
 from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s, waves
 from capplan.phases.cost import OperatorCost, floor_s, unsaved_s
 from capplan.readers.catalogue.efficiency import efficiency_for
@@ -153,17 +153,6 @@ def products_flop(shapes):
     return sum(2 * rows * inner * columns for rows, inner, columns in shapes)
 
 
-@pytest.mark.parametrize(("new", "chunk"), [(512, 256), (64, 256), (512, 128)])
-def test_a_mamba_2_scan_is_four_products_a_chunk(new, chunk):
-    """Listing 1 of arXiv:2405.21060, block by block: einsums of C B^T, of that with X, of states, of states with C."""
-    heads, width, state, groups, tokens = 12, 16, 24, 3, min(new, chunk)
-    of_group = [(tokens, state, tokens)]
-    of_head = [(tokens, tokens, width), (state, tokens, width), (tokens, state, width)]
-    each = groups * products_flop(of_group) + heads * products_flop(of_head)
-    shape = (12.0, 16.0, 24.0, 3.0, float(chunk))
-    assert state_space_prefill_flop(2.0, float(new), *shape) == near(SEQUENCES * new / tokens * each)
-
-
 def test_a_chunk_of_the_gated_delta_rule_builds_its_wy_form():
     """Equations of arXiv:2412.06464, section 3.3, as products of (rows, inner, columns); T by forward substitution."""
     chunk, key, value = 64, 16, 8
@@ -211,17 +200,6 @@ def test_tiles_start_split_and_slow_down():
     # Four parts of each column keep four times as many busy.
     assert time_of((4.0,), **fast, starved_exponent=1.0) == near((3 + 4 * 4 * 128 / 80) / 2)
     assert waves(9.0, 4.0, 0.5) == near(0.5 * 9 / 4 + 0.5 * 3)
-
-
-@pytest.mark.parametrize("rows", [8, 16, 32, 64, 128])
-def test_experts_are_multiplied_in_tiles_of_128_columns(rows):
-    """As many tokens as a tile has rows, which on average take one and a half tiles, on one multiprocessor."""
-    rates = ExpertRates(
-        1.0, 1e30, 1.0, 1.0, 1.0, 1e6, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, float(rows)
-    )  # fmt: skip
-    seconds = experts_time_s(float(rows), 1.0, 1.0, 1.0, 100.0, 256.0, 0.0, 1.0, 1.0, rates)
-    # 100 inputs to 256 outputs: 1.5 x 2 tiles; 256 inputs to 100 outputs: 1.5 x 1 tiles, in two rounds.
-    assert seconds == pytest.approx(2 * rows * 128 * (3 * 100 + 2 * 256), rel=1e-6)
 
 
 def test_a_collective_that_some_plans_do_without_counts_in_full_for_the_others():

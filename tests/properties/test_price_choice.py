@@ -134,25 +134,5 @@ def test_offers_without_any_date_are_all_taken():
     assert (chosen.low_usd_per_hour, chosen.high_usd_per_hour) == (1.0, 4.0)
 
 
-def test_a_provider_is_asked_for_by_its_newest_and_cheapest_offer():
-    def offer(usd, date, region=None, provider="Cloud, Inc."):
-        return PriceRecord("b200", provider, "on-demand", usd, "page", region=region, date=date)
-
-    offers = [
-        offer(5.0, "2026-01-01"),
-        offer(7.0, "2026-02-01", "west"),
-        offer(6.0, "2026-02-01", "east"),
-        offer(1.0, None),
-    ]
-    assert choose_price(offers, "b200", Prices()).usd_per_hour == 6.0
-    assert choose_price(offers, "b200", Prices(provider="cloud")).usd_per_hour == 6.0
-    assert choose_price(offers, "b200", Prices(provider="CLOUD INC")).usd_per_hour == 6.0
-    assert choose_price(offers, "b200", Prices(provider="other")) is None
-    assert choose_price(offers, "b200", Prices(region="west")).usd_per_hour == 7.0
-    assert choose_price(offers, "b200", Prices(region="north")).usd_per_hour == 5.0  # an offer for any region
-    assert choose_price(offers, "b200", Prices(commitment="spot")) is None
-    assert choose_price(offers, "h100-sxm", Prices()) is None
-
-
 def test_energy_of_a_kilowatt_for_an_hour_is_the_price_of_a_kilowatt_hour():
     assert energy_usd_per_hour(1000.0, 0.31) == pytest.approx(0.31)

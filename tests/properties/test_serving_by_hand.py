@@ -179,14 +179,6 @@ def test_an_autoscaler_wants_the_fewest_that_are_not_too_full(rate, bounds, fini
     assert wanted_replicas(rule, finished) == max(bounds[0], wanted)
 
 
-def test_who_comes_once_a_new_replica_serves_goes_there():
-    rule = Autoscaling(1, 2, start_s=1.0, rate_per_s=1.0, interval_s=0.5, window_s=0.5)
-    found = run([1, 9, 9, 1, 1], [-0.0, 0.0, 0.1, 1.4, 1.6], 1, autoscaling=rule, routing="least_loaded")
-    # One ends at 0.5, two a second: another replica starts then and serves from 1.5.
-    assert lives(found)[:2] == [(0, 4, 0.0, found.outcome.seconds), (1, 1, 0.5, found.outcome.seconds)]
-    assert found.outcome.e2e_s[4] == near(0.5)
-
-
 def test_caches_go_over_the_link_of_their_engine_one_after_the_other():
     """Prompts of 10 and 20 tokens, worked on together until 0.5; 20 bytes a second, 0.1 s for either to get there."""
     plan = EnginePlan(engine(2), 1)
@@ -198,17 +190,6 @@ def test_caches_go_over_the_link_of_their_engine_one_after_the_other():
     assert found.e2e_s.tolist() == near([1.1 + 0.5, 2.1 + 0.5])
     single = simulate_disaggregated(Requests(np.array([10, 20]), np.array([1, 3])), plan, plan, link).outcome
     assert single.e2e_s.tolist() == near([0.5, 1.6 + 0.5])  # one token needs no decoding, and no link
-
-
-def test_a_decode_engine_of_vllm_draws_the_first_token_in_its_first_step():
-    """As above with three steps of 0.25 s for each request instead of two: the first step computes the last token of the prompt again."""
-    plain = EnginePlan(engine(2), 1)
-    drawing = replace(plain.engine, scheduling=replace(plain.engine.scheduling, draws_first=True))
-    prompts, link = Requests(np.array([10, 20]), np.array([3, 3])), KvLink(1.0, 20.0, 0.1)
-    found = simulate_disaggregated(prompts, plain, replace(plain, engine=drawing), link).outcome
-    assert found.ttft_s.tolist() == near([1.35, 2.35])
-    assert found.e2e_s.tolist() == near([1.1 + 0.75, 2.1 + 0.75])
-    assert (found.itl.weight, found.itl.total) == near((4.0, 4 * 0.25))
 
 
 def static(outputs, *, table=FLAT, timeout_s=inf, arrivals=None, seats=3, prompts=10, **more):
@@ -267,19 +248,6 @@ def test_a_batch_starts_when_it_is_full_or_its_oldest_has_waited_or_nobody_else_
         [0.05, 0.45, 0.35, 0.05, 0.45]
     )
     assert static([1] * 5, arrivals=arrivals, seats=2).queue_s.tolist() == near([0.1, 0.0, 4.8, 0.0, 0.4])
-
-
-def test_a_static_batch_takes_blocks_for_whole_sequences():
-    """Three sequences of 10 + 22 tokens take two blocks of 16 each (the last token is never cached)."""
-
-    def blocks(count):
-        setup = EngineSetup(FLAT, Scheduling("static", 3, 64), count)
-        return simulate(Requests(np.full(3, 10), np.full(3, 23)), setup).queue_s.tolist()
-
-    whole = 0.5 + 22 * 0.25
-    assert blocks(6) == near([0.0, 0.0, 0.0])
-    assert blocks(5) == near([0.0, 0.0, whole])
-    assert blocks(3) == near([0.0, whole, 2 * whole])
 
 
 def test_those_who_wait_too_long_or_find_the_queue_full_are_turned_away():

@@ -9,6 +9,7 @@ from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.recorded.traces.trace import workload_of
 from tests.files import written_to
+from tests.tables import table
 
 SUMS = {
     f"vllm:request_{name}_tokens_{part}": value
@@ -30,21 +31,8 @@ def scraped(tmp_path, *further, **instead):
     return path
 
 
-IMPOSSIBLE = {
-    "negative sum": ({"sum": -90}, (), f"line 2: {PROMPT}_sum is -90; a counter is never negative"),
-    "negative hits": ({}, ("vllm:prefix_cache_queries_total 9", "vllm:prefix_cache_hits_total -5"), "line 7: vllm:prefix_cache_hits_total is -5"),
-    "no tokens": ({"sum": 0}, (), "9 requests with 0 tokens each"),
-    "endless prompts": ({"sum": "1e17"}, (), r"9 requests with 1.11111e\+16 tokens each"),
-    "no sum": ({"sum": "NaN"}, (), f"has {PROMPT}_count and no {PROMPT}_sum"),
-    "half a request": ({"count": 0.5}, (), "has no request lengths"),
-    "all in the bucket of zero": ({}, (f'{PROMPT}_bucket{{le="0"}} 9', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its sum and count give a mean of 10 tokens per request, its buckets one of 0 to 0"),
-    "all above the mean": ({}, (f'{PROMPT}_bucket{{le="50"}} 0', f'{PROMPT}_bucket{{le="+Inf"}} 9'), "its buckets one of 50 to inf"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", IMPOSSIBLE)
-def test_impossible_counters_are_refused(mistake, tmp_path, capsys):
-    instead, further, says = IMPOSSIBLE[mistake]
+@table
+def test_impossible_counters_are_refused(mistake, instead, further, says, tmp_path, capsys):
     path = scraped(tmp_path, *further, **instead)
     with pytest.raises(InputError, match=says):
         workload_of([path])
@@ -52,23 +40,8 @@ def test_impossible_counters_are_refused(mistake, tmp_path, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
-LEFT_OUT = {
-    "more hits than queries": (("vllm:prefix_cache_queries_total 100", "vllm:prefix_cache_hits_total 500"), "vllm:prefix_cache_hits_total is more than"),
-    "more accepted than drafted": (("vllm:spec_decode_num_draft_tokens_total 10", "vllm:spec_decode_num_accepted_tokens_total 20", "vllm:spec_decode_num_drafts_total 5"), "vllm:spec_decode_num_accepted_tokens_total is more than"),
-    "bound that is a word": ((f'{PROMPT}_bucket{{le="abc"}} 5',), "is a bucket without an upper bound (first in line 6)"),
-    "bound below zero": ((f'{PROMPT}_bucket{{le="-5"}} 5',), "is a bucket without an upper bound"),
-    "bound that is no number": ((f'{PROMPT}_bucket{{le="NaN"}} 5',), "is a bucket without an upper bound"),
-    "value with two points": (("vllm:num_requests_running 1.2.3",), "is not a Prometheus sample"),
-    "value of 300 digits": (("vllm:request_success_total 1e300",), "a value is out of range"),
-    "only the last bucket": ((f'{PROMPT}_bucket{{le="+Inf"}} 9',), ""),
-    "cache of 400 digits": ((f'vllm:cache_config_info{{block_size="{"9" * 400}",num_gpu_blocks="9"}} 1',), ""),
-    "shares that are none": (("sglang:spec_accept_rate 3", "sglang:spec_accept_length -2", "sglang:cache_hit_rate 7"), "no counters of the prefix cache"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("mistake", LEFT_OUT)
-def test_counters_that_say_nothing_are_left_out_and_that_is_said(mistake, tmp_path, capsys):
-    further, says = LEFT_OUT[mistake]
+@table
+def test_counters_that_say_nothing_are_left_out_and_that_is_said(mistake, further, says, tmp_path, capsys):
     path = scraped(tmp_path, *further)
     found = workload_of([path])
     assert any(says in line for line in (*found.omissions, *found.notes))

@@ -13,6 +13,7 @@ from capplan.recorded.traces import trace
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.workload import statistics
 from tests.files import written_to
+from tests.tables import table
 
 
 def tar_of(text):
@@ -158,23 +159,8 @@ def test_rates_of_clients_that_cannot_be_are_left_out(row, tmp_path):
     assert (found.rate.mean, len(found.omissions)) == (1.0, 1)
 
 
-CLIENTS = {
-    "windows of another age": ("0,0,1,1\n0,1e11,1,1\n", "", "more than ten years apart"),
-    "nobody": ("0,0,0,1\n", "", "no client sends any requests"),
-    "a length without its weight": ("0,0,1,1\n", "input_tokens,3", "line 2: value and prob must be numbers"),
-    "an endless length": (
-        "0,0,1,1\n",
-        "input_tokens,inf,1",
-        "line 2: value or prob is negative or too large",
-    ),
-    "a negative weight": ("0,0,1,1\n", "input_tokens,3,-1", "line 2: value or prob is negative"),
-    "no weight at all": ("0,0,1,1\n", "input_tokens,3,0\noutput_tokens,3,1", "no length of input_tokens"),
-}
-
-
-@pytest.mark.parametrize("mistake", CLIENTS)
-def test_clients_without_a_sense_are_refused(mistake, tmp_path):
-    clients, lengths, says = CLIENTS[mistake]
+@table
+def test_clients_without_a_sense_are_refused(mistake, clients, lengths, says, tmp_path):
     with pytest.raises(InputError, match=says):
         served(tmp_path, clients, lengths or "input_tokens,3,1\noutput_tokens,3,1\n")
 
