@@ -18,11 +18,10 @@ from capplan.fleet.mix import MOST_CLASSES, Costs, cheapest_division, partitions
 from capplan.fleet.plan import ClassLatencies, Plan, whole_gpus
 from capplan.fleet.pools.order import with_machines
 from capplan.fleet.scenario import MixBy
-from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, busy_bound, layout_name
+from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.one_layout import at_any_latency, trial_of
 from capplan.fleet.search.recommended import confirmed, plan_at_peak, plan_of, planned_rate_limit
-from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.together import Part, Together, fewest
 from capplan.fleet.search.trial import Trial
 from capplan.money.order import OWN, Machine, units_of
@@ -184,9 +183,8 @@ def _smaller(
         for candidate in fleets.any_latency(division[place]):
             layout, least = candidate.layout, max(busy_bound(candidate, confidence, terms), 1.0)
             most = min(terms.most_busy(layout, usd(found[place]) - 1e-9), terms.busy_allowed(layout))
-            able = least < inf and int(least) <= most
-            trial = fleets.trial(division[place], candidate) if able else None
-            if trial is not None:
+            if least < inf and int(least) <= most:
+                trial = fleets.trial(division[place], candidate)
                 enough = partial(holds, place, trial)
                 busy = fewest(range(int(least), int(most) + 1), enough)
                 found[place] = found[place] if busy is None else terms.sized(trial, busy)
@@ -464,13 +462,12 @@ def _shares(plan: Plan) -> Iterator[int]:
 
 
 class _Fleets:
-    """The cheapest fleet of each group of classes; searches of shares share their runs, those of other groups differ in their requests."""
+    """The cheapest fleet of each group of classes; their searches share the replicas and the runs of the whole fleet."""
 
     def __init__(self, asked: AskedFleet, parts: Mapping[str, _Part]) -> None:
-        self._asked, self._parts, self._runs = asked, parts, SearchCache()
+        self._asked, self._parts, self._runs = asked, parts, asked.cache
         self._searches: dict[tuple[str, ...], tuple[AskedFleet, Sequence[ScreenedLayout], Terms]] = {}
-        self._loose: dict[tuple[str, ...], Sequence[ScreenedLayout]] = {}
-        self._trials: dict[tuple[tuple[str, ...], LayoutName], Trial | Reason] = {}
+        self._loose: dict[tuple[str, ...], Search] = {}
 
     def _screened(self, names: tuple[str, ...]) -> tuple[AskedFleet, Sequence[ScreenedLayout], Terms]:
         if names not in self._searches:
@@ -512,20 +509,16 @@ class _Fleets:
         part, _, terms = self._screened(names)
         question, confidence = part.question, part.question.slo.confidence
         if names not in self._loose:
-            self._loose[names] = self._runs.searched(at_any_latency(question)).candidates
-        allowed = [item for item in self._loose[names] if item.layout.device.name not in elsewhere]
+            candidates = self._runs.searched(at_any_latency(question)).candidates
+            self._loose[names] = Search(question, candidates, terms, self._runs)
+        candidates = self._loose[names].candidates
+        allowed = [item for item in candidates if item.layout.device.name not in elsewhere]
         bounds = [_least_usd_per_hour(item, confidence, terms) for item in allowed]
         return [allowed[place] for place in np.argsort(bounds, kind="stable") if bounds[place] < inf]
 
-    def trial(self, group: Group, candidate: ScreenedLayout) -> Trial | None:
-        """Return the trial of a layout with the requests of a group, under the targets of the service; None if it serves none of them."""
-        names = group[0]
-        part, _, terms = self._screened(names)
-        key = names, layout_name(candidate.layout)
-        if key not in self._trials:
-            self._trials[key] = trial_of(part.question, candidate.layout, terms)
-        found = self._trials[key]
-        return None if isinstance(found, Reason) else found
+    def trial(self, group: Group, candidate: ScreenedLayout) -> Trial:
+        """Return the trial of a layout that serves a group at all, with the requests of the group, under the targets of the service."""
+        return self._loose[group[0]].trial(candidate)
 
     def bound(self, group: Group) -> float:
         """Return a lower bound on what the cheapest fleet of a group costs per hour, from the closed form."""
@@ -540,8 +533,7 @@ class _Fleets:
         names, elsewhere = group
         part, candidates, terms = self._screened(names)
         allowed = [item for item in candidates if item.layout.device.name not in elsewhere]
-        shared = self._parts[names[0]].share is not None
-        trials = Search(part.question, terms.listed(allowed), terms, self._runs if shared else SearchCache())
+        trials = Search(part.question, terms.listed(allowed), terms, self._runs)
         found = trials.cheapest(part.question.slo.confidence, under=most)
         pair = None if found is None else confirmed(found, terms)
         if pair is None or pair[1].usd_per_hour is None or pair[1].usd_per_hour >= most:

@@ -181,7 +181,7 @@ def test_a_mix_meets_its_targets_in_simulation(capplan, mixed_plan):
 LONG_TAIL = (
     TWO.split("traffic:")[0]
     + """traffic:
-  - {name: mixed, request_rate: 25 req/s, input_tokens: {p50: 800, p95: 9000, max: 24000}, output_tokens: {mean: 120, p95: 300}}
+  - {name: mixed, request_rate: 60 req/s, input_tokens: {p50: 800, p95: 9000, max: 24000}, output_tokens: {mean: 120, p95: 300}}
 slo: {ttft_p95: 1 s, tpot_p95: 40 ms}
 fleet: {hardware: [l4, h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, survive: {machine: 0}, mix: lengths}
 prices: {per_gpu_hour: {l4: 0.4 $/h, h100-sxm: 4 $/h}}

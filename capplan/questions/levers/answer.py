@@ -54,6 +54,7 @@ from capplan.scenario.traffic import rate_line
 DEVICE = "device"
 PREFIX_HITS = "prefix-hits"
 DISAGGREGATION = "disaggregation"
+MIX = "mix"
 LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "weight-dtype": changes.weight_dtypes,
     "kv-dtype": changes.kv_dtypes,
@@ -69,7 +70,7 @@ LEVERS: dict[str, Callable[[Base], list[Lever]]] = {
     "kv-offload": changes.kv_offload,
     DEVICE: changes.devices,
     "engine": changes.engines,
-    "mix": changes.mixes,
+    MIX: changes.mixes,
     "commitment": changes.commitments,
     "target": changes.looser_targets,
     "outside": changes.quicker_outside,
@@ -265,7 +266,7 @@ def levers_of(
         levers = [lever for name in names if name in LEVERS for lever in LEVERS[name](base)]
         levers = levers if named else [put_off(lever) for lever in levers]
         work = partial(_row, asking, base, sized=named)
-        for place, row in results_of(work, levers, cores):
+        for place, row in results_of(work, levers, cores, slow=lambda lever: lever.name == MIX):
             tried[place] = row
             if found:
                 found(row)

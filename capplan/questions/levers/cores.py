@@ -25,18 +25,25 @@ def usable_cores() -> int:
 
 
 def results_of(
-    work: Callable[[Task], Result], tasks: Sequence[Task], cores: int
+    work: Callable[[Task], Result],
+    tasks: Sequence[Task],
+    cores: int,
+    slow: Callable[[Task], bool] = lambda _: False,
 ) -> Iterator[tuple[int, Result]]:
-    """Yield the place of each task with its result, as it is done: here, or after ALONE_S by processes, as long as they last."""
+    """Yield the place of each task with its result, as it is done: here, or after ALONE_S by processes, as long as they last.
+
+    Tasks that are known to be slow come last here and first in the processes, so that none is left at the end while others wait for it.
+    """
     begun_s, left = time.monotonic(), dict(enumerate(tasks))
-    for place, task in enumerate(tasks):
+    for place, task in sorted(left.items(), key=lambda item: slow(item[1])):
         if cores > 1 and len(left) > 1 and time.monotonic() - begun_s > ALONE_S:
             break
         yield place, work(task)
         del left[place]
     if left:
         with suppress(LostWorkersError), processes(min(cores, len(left))) as pool:
-            for (place, _), result in pool.finished(partial(_placed, work), list(left.items())):
+            slow_first = sorted(left.items(), key=lambda item: not slow(item[1]))
+            for (place, _), result in pool.finished(partial(_placed, work), slow_first):
                 yield place, result
                 del left[place]
     for place, task in left.items():
