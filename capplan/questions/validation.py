@@ -210,9 +210,10 @@ def _ratios(row: Mapping[str, str], supply: _Supply, intervals: Intervals) -> tu
         return BORROWED[efficiency.kinship].interval
     fits = efficiency.fits
     near = [fit for name, fit in fits.items() if name.partition("/")[0] == key.partition("/")[0]]
-    for fit in [fits[key], *near] if key in fits else near:
-        if case.part in fit.intervals:
-            return fit.intervals[case.part]
+    for part in (case.part, case.part.partition("_")[0]):  # absorbed prompts are prompts
+        for fit in [fits[key], *near] if key in fits else near:
+            if part in fit.intervals:
+                return fit.intervals[part]
     bounds = interval_of(intervals, ("kernel",))
     return None if bounds is None else (bounds.low_ratio, bounds.high_ratio)
 
