@@ -82,7 +82,7 @@ it is the figure of [accuracy](../accuracy.md). Kernel timings stay, because the
 """
 
 CLASS_GENERATION_TEXT = """[By class of model and generation of engine](never-fitted-by-generation.csv): median error with the model left out / with the source left out, and in
-brackets the values and the models behind them. The worst are runs of one model of a class on an engine generation of which little else was measured: vLLM of 2024 and bursts under SGLang.
+brackets the values and the models behind them. The worst cells have few values.
 """
 
 CLASS_COVERAGE_TEXT = """By class of model and generation of engine (`first`: the host schedules between steps; `today`: it runs ahead), over all statistics and loads: shares of
