@@ -19,7 +19,7 @@ ROOMS = {
     "accuracy": "Intervals and errors",
 }
 """Rooms in the order of the pages, with what they answer."""
-BY_MODULE = ("operators", "money")
+BY_MODULE = ("memory", "operators", "money")
 """Rooms with so many formulas that each module has a page."""
 SECTIONS = frozenset(
     {"Parameters", "Returns", "Raises", "Examples", "References", "Yields", "Notes", "Attributes"}
