@@ -12,7 +12,7 @@
 #   make docs     write docs/commands/, docs/methodology/ and the output of the marked console blocks of all pages again,
 #                 then build the pages as a site into site/; a warning stops it
 #   make page     write a page again and build the site, in half a minute: PAGE=docs/how-to/capacity.md; open it below site/
-#   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, its search, the age of its pictures
+#   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, the height of pages and what scrolls on a phone, its search, the age of its pictures
 #   make mutants  how many small faults the tests notice: MUTANTS=100 SEED=7 ROOMS=operators,serving
 #   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind and texts of their grammars, command lines, plan files, exports and calls of the
 #                 library with small faults; SECONDS=600 SEED=1 (a ninth of the time each) KIND=config.json (files of one kind alone)

@@ -404,10 +404,11 @@ def _never_fitted(ruled: Ruled) -> Page:
     parts = [
         RULERS_TEXT,
         f"{ruler_table(ruled, 'class')}\n",
-        f"{CLASS_GENERATION_TEXT}\n{class_generation_table(ruled)}\n",
+        CLASS_GENERATION_TEXT,
         f"{ONE_SIDED_TEXT}\n{count} The furthest:\n\n{one_sided.first(SHORT)}",
     ]
-    return Page("\n".join(parts) + "\n", {"never-fitted": ruled_table(ruled)})
+    files = {"never-fitted": ruled_table(ruled), "never-fitted-by-generation": class_generation_table(ruled)}
+    return Page("\n".join(parts) + "\n", files)
 
 
 def _kernels_and_memory(folder: Path, own: Sequence[Prediction]) -> str:

@@ -81,8 +81,8 @@ it is the figure of [accuracy](../accuracy.md). Kernel timings stay, because the
 [All scores](never-fitted.csv), also by load, engine and device, of cells with 15 values or more.
 """
 
-CLASS_GENERATION_TEXT = """By class of model and generation of engine: median error with the model left out / with the source left out, and in
-brackets the values and the models behind them. If one model stands for a cell, leaving it out leaves nothing of its class and generation.
+CLASS_GENERATION_TEXT = """[By class of model and generation of engine](never-fitted-by-generation.csv): median error with the model left out / with the source left out, and in
+brackets the values and the models behind them. The worst cells have few values.
 """
 
 CLASS_COVERAGE_TEXT = """By class of model and generation of engine (`first`: the host schedules between steps; `today`: it runs ahead), over all statistics and loads: shares of

@@ -90,7 +90,7 @@ OFTEN = 3
 
 def documentation() -> dict[str, str]:
     """Return the pages of the commands by their paths below docs/: the index, and a page for each."""
-    rows = [f"- [`{name}`](commands/{name}.md): {says} `{USES[name]}`" for name, says in COMMANDS.items()]
+    rows = [f"- [`{name}`](commands/{name}.md): {says}" for name, says in COMMANDS.items()]
     program: Any = typer.main.get_command(app)
     with program.make_context("capplan", ["--help"], resilient_parsing=True) as context:
         commands = {name: program.get_command(context, name) for name in COMMANDS}

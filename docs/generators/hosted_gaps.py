@@ -1,4 +1,4 @@
-"""Write docs/evidence/hosted-gaps.md, what a million tokens costs on five GPUs and at the cheapest API, with each gap taken apart: `python -m docs.generators.hosted_gaps`.
+"""Write docs/evidence/hosted-gaps.md and the file next to it, what a million tokens costs on five GPUs and at the cheapest API, with each gap taken apart: `python -m docs.generators.hosted_gaps`.
 
 Three minutes of a processor; `make docs` leaves it out. `python -m docs.generators.hosted_gaps MODEL DEVICE` prints one line.
 """
@@ -21,6 +21,7 @@ from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.narrower import narrower_weights
 from capplan.readers.catalogue.token_prices import token_prices
 from capplan.scenario.scenario import read_scenario
+from docs.generators.page_tables import Table
 
 PAGE = Path(__file__).resolve().parents[1] / "evidence" / "hosted-gaps.md"
 MODELS: Mapping[str, tuple[str, ...]] = {
@@ -40,6 +41,8 @@ EVEN = 0.5
 """Chance to meet the targets that counts as none required."""
 FACTORS = ("price", "headroom", "confidence", "spares", "machines", "hours")
 """What a gap is made of, besides what is left of it; a plan of one device has all that its waterfall has."""
+FILE = PAGE.with_suffix(".csv")
+HEAD = ("model", "GPU", "replicas x GPUs", "$", "API $", "gap", "left", *FACTORS, "gap in fp8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +106,26 @@ def gap(model: str, device: str) -> Gap:
     return gap_of(asked, answer, device, compared.apis[0])
 
 
-def line_of(found: Gap) -> str:
-    """Return the line of a gap."""
+def row_of(found: Gap) -> list[str]:
+    """Return the cells of a gap."""
     parts = [f"{found.factors[name]:.2f}" if name in found.factors else "" for name in FACTORS]
     left = f"{found.left:.2f}{'' if 'headroom' in found.factors else ' *'}"
     if found.ratio < EXPLAINED:
         left, *parts = [""] * (1 + len(FACTORS))
     narrower = "" if found.narrower is None else f"{found.narrower:.1f}"
     cells = (f"{found.usd:.3f}", f"{found.api_usd:.3f}", f"{found.ratio:.1f}", left, *parts, narrower)
-    return " | ".join((f"| {found.model.partition('/')[2]}", found.device, found.plan, *cells)) + " |"
+    return [found.model.partition("/")[2], found.device, found.plan, *cells]
+
+
+def smallest(table: Table) -> Table:
+    """Return the GPU with the smallest gap of each model, of those on the table."""
+    ratio = HEAD.index("gap")
+    models = dict.fromkeys(row[0] for row in table.rows)
+    rows = [
+        min((row for row in table.rows if row[0] == model), key=lambda row: float(row[ratio]))
+        for model in models
+    ]
+    return Table(HEAD, rows)
 
 
 def written(found: Sequence[Gap]) -> str:
@@ -121,6 +135,7 @@ def written(found: Sequence[Gap]) -> str:
     beyond = [gap for gap in found if gap.ratio >= EXPLAINED and gap.left >= EXPLAINED]
     names = "; ".join(f"{gap.model.partition('/')[2]} on {gap.device} ({gap.left:.1f})" for gap in beyond)
     within = sum(gap.ratio < EXPLAINED for gap in found)
+    table = Table(HEAD, [row_of(gap) for gap in found])
     return f"""# What a million tokens costs, next to the cheapest API
 
 60 requests/s at the peak of an evening curve, 1,500 tokens in (95% below 3,000) and 300 out (95% below 700), TTFT p95 below 2 s, TPOT p95 below 50 ms, weights as published, on-demand prices,
@@ -137,9 +152,9 @@ Of {len(found)} fleets, {within} cost less than {EXPLAINED} times the API. The o
 
 `*`: separate pools, whose replicas are sized with headroom and confidence at once. Their confidence is the cost over the one at a chance of 50%; headroom is in what is left. The last column is the gap with weights in fp8, if they are published in 16 bits.
 
-| model | GPU | replicas x GPUs | $ | API $ | gap | left | price | headroom | confidence | spares | machines | hours | gap in fp8 |
-| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-{chr(10).join(line_of(gap) for gap in found)}
+[Each model on each GPU](hosted-gaps.csv). The GPU with the smallest gap of each model:
+
+{smallest(table)}
 
 At least {EXPLAINED} is left of {len(beyond)} gaps: {names}. These causes do not explain them: such a GPU does not reach the price of the API with full replicas either. Weights in 16 bits, tight targets and rents above the provider's own cost are what to look at.
 """
@@ -148,9 +163,11 @@ At least {EXPLAINED} is left of {len(beyond)} gaps: {names}. These causes do not
 def main(words: Sequence[str]) -> None:
     """Write the page, or print one line."""
     if words:
-        print(line_of(gap(*words)))
+        print(Table(HEAD, [row_of(gap(*words))]))
         return
-    PAGE.write_text(written([gap(model, device) for model in MODELS for device in DEVICES]), encoding="utf-8")
+    found = [gap(model, device) for model in MODELS for device in DEVICES]
+    PAGE.write_text(written(found), encoding="utf-8")
+    FILE.write_text(Table(HEAD, [row_of(each) for each in found]).csv(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ ROOMS = {
     "accuracy": "Intervals and errors",
 }
 """Rooms in the order of the pages, with what they answer."""
-BY_MODULE = ("operators", "money")
+BY_MODULE = ("memory", "operators", "money")
 """Rooms with so many formulas that each module has a page."""
 SECTIONS = frozenset(
     {"Parameters", "Returns", "Raises", "Examples", "References", "Yields", "Notes", "Attributes"}
@@ -207,7 +207,7 @@ def _broken(line: str) -> str:
     first, *parts = _pieces(line.strip())
     lines = [indent[2:] + first]
     for part in parts:
-        defines = lines[-1].endswith((",", ";")) and " = " in part
+        defines = lines[-1].endswith((",", ";")) and re.match(r"\S+( \S+)? = ", part)
         if len(lines[-1]) + 1 + len(part) <= WIDTH and not defines:
             lines[-1] += f" {part}"
         else:
@@ -267,7 +267,7 @@ def pages(root: Path) -> dict[str, str]:
             for module, items in modules.items()
             for part in ((f"## `{module}`\n",) if not subject else ()) + tuple(map(_entry, items))
         ]
-        title = f"`capplan.{room}.{subject}`" if subject else ROOMS[room]
+        title = f"{ROOMS[room]}: {subject.replace('_', ' ')}" if subject else ROOMS[room]
         texts[page] = "\n".join([f"# {title}\n", *(() if subject else (HEAD,)), *entries]).replace(
             "\n### ", "\n## " if subject else "\n### "
         )

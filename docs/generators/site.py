@@ -32,7 +32,11 @@ SITE = "https://OWNER.github.io/capplan/"
 """Beginning of a link to a page that only the site has."""
 GENERATED = ("library-reference.md", "live-report.md")
 """Pages that only the site has."""
-INDEXES = ("scenario.md", "numbers.md", "methodology/operators.md", "methodology/money.md")
+INDEXES = (
+    "scenario.md",
+    "numbers.md",
+    *(f"methodology/{room}.md" for room in ("memory", "operators", "money")),
+)
 """Pages of the menu below which the pages of their folders stand, in the order of their links."""
 COMMAND_INDEX = "commands.md"
 """Page of the menu below which the pages of the commands stand."""

@@ -4,12 +4,27 @@ from math import prod
 
 import pytest
 
-from docs.generators.hosted_gaps import DEVICES, EXPLAINED, FACTORS, MODELS, PAGE, gap, line_of
+from docs.generators.hosted_gaps import (
+    DEVICES,
+    EXPLAINED,
+    FACTORS,
+    FILE,
+    HEAD,
+    MODELS,
+    PAGE,
+    gap,
+    row_of,
+    smallest,
+)
+from docs.generators.page_tables import Table, table_in
 
 
 def cells():
-    lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [list(row.values()) for row in table_in(FILE)]
+
+
+def test_the_page_shows_the_smallest_gap_of_each_model():
+    assert str(smallest(Table(HEAD, cells()))) in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_page_has_every_model_on_every_device():
@@ -51,6 +66,4 @@ def test_prices_of_apis_are_those_of_the_list_at_1500_and_300_tokens():
     ],
 )
 def test_a_row_is_what_a_search_finds(model, device):
-    assert line_of(gap(model, device)) in PAGE.read_text(encoding="utf-8"), (
-        "run: python -m docs.generators.hosted_gaps"
-    )
+    assert row_of(gap(model, device)) in cells(), "run: python -m docs.generators.hosted_gaps"
