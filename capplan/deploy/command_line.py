@@ -604,10 +604,12 @@ def _of_vllm(launch: ReplicaLaunch, read: LaunchWords, place: str) -> ReplicaLau
         read.unmodelled.append(
             "--async-scheduling plans a step while another runs, which is modelled from vllm 0.14.0 on"
         )
-    if (
-        "no_sliding_window" in said and launch.max_model_len is None
-    ):  # else the engine starts where no window is shorter
+    if "no_sliding_window" in said and launch.max_model_len is None:
         read.judge(engine_flags("vllm"), "--disable-sliding-window", "")
+    elif "no_sliding_window" in said:  # the engine starts with a longer one only where it is told to allow it
+        read.assumed["the model has no window that is shorter than the context"] = [
+            "--disable-sliding-window"
+        ]
     if "experts_spread" in said:
         launch = replace(launch, expert_parallel=launch.tensor_parallel * launch.data_parallel)
     if "host_cache" in said:

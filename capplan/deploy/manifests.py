@@ -3,9 +3,10 @@
 Kubernetes workloads, sets of leaders and workers, KServe, Dynamo, Compose, and the Helm values of the vLLM production stack and of llm-d.
 """
 
+import json
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from capplan.readers.yaml_file import yaml_values
 
 _Map: TypeAlias = Mapping[str, Any]
 _TOP = re.compile(
-    r"^(apiVersion|kind|services|servingEngineSpec|modelArtifacts|releases|name|resources|decode|image):",
+    r"^(apiVersion|kind|services|servingEngineSpec|modelArtifacts|releases|name|resources|decode|image|applications):",
     re.MULTILINE,
 )
 """Keys at the top of a manifest, of Compose or of the values of a chart."""
@@ -134,6 +135,8 @@ def _kind(one: _Map) -> str | None:
         return "values of the vLLM production stack"
     if isinstance(one.get("modelArtifacts"), dict):
         return "values of llm-d-modelservice"
+    if any("import_path" in app for app in _maps(one.get("applications"))):
+        return "config of Ray Serve"
     if isinstance(one.get("resources"), dict) and {"run", "num_nodes"} & set(one):
         return "SkyPilot task"
     return None
@@ -158,7 +161,9 @@ def _engines(one: _Map, place: str) -> Iterator[Deployed]:
     kind = _kind(one)
     spec = _map(one, "spec")
     name = str(_map(one, "metadata").get("name") or one.get("_name") or kind)
-    if kind in _WORKLOADS:
+    if (read := _DOCUMENTS.get(str(kind))) is not None:
+        yield from read(one, place)
+    elif kind in _WORKLOADS:
         yield from _of_pod(name, _map(spec, "template", "spec"), _count(spec.get("replicas")), place)
     elif kind == "Pod":
         yield from _of_pod(name, spec, _ONE_REPLICA, place)
@@ -172,14 +177,9 @@ def _engines(one: _Map, place: str) -> Iterator[Deployed]:
         yield from _of_graph(spec, place)
     elif kind == "VLLMRuntime":
         yield from _of_runtime(name, spec, place)
-    elif kind == "Compose file":
-        yield from _of_compose(one, place)
-    elif kind == "values of the vLLM production stack":
-        yield from _of_stack(_map(one["servingEngineSpec"]), place)
-    elif kind == "values of llm-d-modelservice":
-        yield from _of_modelservice(one, place)
-    elif kind == "SkyPilot task":
-        yield from _of_task(one, place)
+    elif kind == "RayService" and "llm_configs" in (config := _text(spec.get("serveConfigV2"))):
+        for served in yaml_values(config, f"{place}: serveConfigV2"):
+            yield from _of_ray_serve(_map(served), place)
     else:
         yield from _of_pods_inside(name, spec, _ONE_REPLICA, place)
 
@@ -474,6 +474,36 @@ def _of_modelservice(values: _Map, place: str) -> Iterator[Deployed]:
             )
 
 
+def _of_ray_serve(config: _Map, _place: str) -> Iterator[Deployed]:
+    """Yield the engines of Ray Serve LLM: each model with the options of vLLM as it is given them.
+
+    References
+    ----------
+    https://docs.ray.io/en/latest/serve/llm/quick-start.html (llm_configs, engine_kwargs, deployment_config)
+    """
+    for app in _maps(config.get("applications")):
+        for one in _maps(_map(app, "args").get("llm_configs")):
+            model, kwargs = _map(one, "model_loading_config"), _map(one, "engine_kwargs")
+            scaled = _map(one, "deployment_config")
+            replicas = scaled.get(
+                "num_replicas", _map(scaled, "autoscaling_config").get("min_replicas", _ONE_REPLICA)
+            )
+            name = str(model.get("model_id") or app.get("name"))
+            words = [word for key, value in kwargs.items() for word in _option_of(str(key), value)]
+            started = _vllm(_text(model.get("model_source")) or name, words)
+            yield from _deployed(name, [started], _count(replicas), {})
+
+
+def _option_of(key: str, value: object) -> list[str]:
+    """Return an argument of the engine of vLLM as an option; nothing where it is not set."""
+    name = key.replace("_", "-")
+    if isinstance(value, bool):
+        return [_switched(name, value)]
+    if value is None:
+        return []
+    return [f"--{name}={json.dumps(value) if isinstance(value, (dict, list)) else value}"]
+
+
 def _of_task(task: _Map, place: str) -> Iterator[Deployed]:
     """Yield the engines that the script of a SkyPilot task starts."""
     environment = {key: str(value) for key, value in _map(task, "envs").items() if value is not None}
@@ -604,3 +634,15 @@ def _count(value: object) -> int | None:
     """Return a number of replicas or servers: one if it is not stated; None for a template and what is no whole number."""
     number = _number(_ONE_REPLICA if value is None else value)
     return int(number) if number is not None and number.is_integer() else None
+
+
+_DOCUMENTS: Mapping[str, Callable[[_Map, str], Iterator[Deployed]]] = {
+    "Compose file": _of_compose,
+    "config of Ray Serve": _of_ray_serve,
+    "values of the vLLM production stack": lambda one, place: _of_stack(
+        _map(one["servingEngineSpec"]), place
+    ),
+    "values of llm-d-modelservice": _of_modelservice,
+    "SkyPilot task": _of_task,
+}
+"""Kind of a document that is no object of Kubernetes -> what yields its engines."""

@@ -281,7 +281,10 @@ def test_a_value_that_is_not_stated_is_the_default_of_the_engine_where_people_sa
     ("words", "read"),
     [
         ("--quantization bitsandbytes", {"weight_dtype": "nf4"}),
-        ("--disable-sliding-window --max-model-len 4096", {"max_model_len": 4096}),
+        (
+            "--disable-sliding-window --max-model-len 4096",
+            {"max_model_len": 4096, "assumed": ["the model has no window that is shorter than the context"]},
+        ),
         ("--disable-custom-all-reduce", {}),
         ("-tp 2 --enable-multimodal-encoder-data-parallel", {"tensor_parallel": 2, "whole_towers": True}),
         ("-cc.cudagraph_mode PIECEWISE", {"assumed": ["decode steps run as whole CUDA graphs"]}),

@@ -279,9 +279,11 @@ class _Questions:
         )
         seen = np.isfinite(rates)
         if not seen.any():
+            longer = "take a longer --window, whose rates are taken over longer times"
+            often = f"Prometheus has to scrape the engines every {self.step_s / 2:,.0f} s or more often"
             raise InputError(
                 f"{self.server.option}: {self.source} has no two scrapes within {self.step_s:,.0f} s, so no rate is known\n"
-                "  take a longer --window, whose rates are taken over longer times"
+                f"  {longer if self.step_s < USUAL_STEP_S else often}"
             )
         return self._summary_of(rates, seen), 1.0 - float(seen.mean())
 
