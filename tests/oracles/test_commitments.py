@@ -82,14 +82,6 @@ def test_annuities_agree_with_the_tables_of_finance(interest, years, per_1000):
     assert annuity_usd_per_hour(1000.0, years, interest) * 8760 == pytest.approx(per_1000, abs=0.006)
 
 
-def test_people_are_paid_for_owned_devices_only_where_owning_still_pays():
-    offers = [Offer("on-demand", 0.0, 3.0), Offer("owned", 1.0, 0.0)]
-    used = np.ones(4)
-    few, many = mix_of([GroupUse(used, offers, 1)], 5.0), mix_of([GroupUse(used, offers, 1)], 9.0)
-    assert (few.usd_per_hour, few.people_usd_per_hour) == pytest.approx((9.0, 5.0))
-    assert (many.usd_per_hour, many.people_usd_per_hour) == pytest.approx((12.0, 0.0))
-
-
 EIGHTS = """name: eights
 model: meta-llama/Llama-3.1-8B-Instruct
 traffic: [{request_rate: 45 req/s, daily_curve: office, input_tokens: 900, output_tokens: 150}]

@@ -95,18 +95,9 @@ def test_the_tool_of_nvidia_sends_as_many_requests_as_its_page_says():
     assert requests_of(benchmark_of({**published, "isl": "128", "osl": "128"})) == 30000
 
 
-@pytest.mark.parametrize(
-    ("held", "prompt", "answer", "stages", "limits"),
-    [
-        (50.0, 128.0, 128.0, 1, (64, 2048)),  # least batch 64, least budget 2048
-        (300.0, 1000.0, 1000.0, 1, (384, 2048)),  # 300 -> whole 128s; 600 tokens -> the least
-        (9000.0, 2048.0, 128.0, 1, (4096, 32768)),  # both at their largest
-        (1000.0, 1000.0, 1000.0, 2, (512, 2048)),  # half of the cache for each stage
-        (2000.0, 2000.0, 1000.0, 1, (2048, 6144)),  # 2000 -> whole 256s; 6000 -> whole 512s
-    ],
-)
+@table
 def test_limits_of_the_tool_by_hand(held, prompt, answer, stages, limits):
-    assert deployment.limits(held, prompt, answer, stages) == limits
+    assert deployment.limits(held, prompt, answer, stages) == tuple(limits)
 
 
 def test_the_cache_that_the_tool_believes_in_by_hand():

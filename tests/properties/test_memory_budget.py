@@ -85,6 +85,16 @@ def test_a_rank_holds_its_part_of_every_matrix(profile):
 
 
 @every_engine
+def test_experts_are_held_whole_by_groups_or_in_parts_by_all_ranks(profile):
+    moe = network(Layer((ATTENTION,), MATRICES, EXPERTS))
+    matrices = 2 * 16 * 3 * HIDDEN * 256 * LAYERS
+    for tensor, data, expert in ((1, 1, 1), (4, 1, 1), (4, 1, 4), (2, 2, 4), (1, 4, 4)):
+        whole = plan(moe, profile, tensor=float(tensor), data=float(data), expert=float(expert)).weight_bytes
+        none = plan(network(Layer((ATTENTION,), MATRICES)), profile, tensor=float(tensor)).weight_bytes
+        assert whole - none == near(matrices / (tensor * data))
+
+
+@every_engine
 def test_latent_attention_holds_a_second_copy_of_its_expansion(profile):
     """16 bit whatever the checkpoint, for the heads of the rank (arXiv:2405.04434, section 2.1.2)."""
     mixer = LatentAttention(HEADS, 128, 32, 48, 64)

@@ -31,7 +31,7 @@ from capplan.operators.latent_attention import (
     mla_prefill_bytes,
     mla_prefill_flop,
 )
-from capplan.operators.linear_attention import gated_delta_prefill_flop
+from capplan.operators.linear_attention import gated_delta_prefill_flop, state_space_prefill_flop
 from capplan.operators.roofline import TiledKernelRates, TiledProduct, tiled_time_s, waves
 from capplan.phases.cost import OperatorCost, floor_s, unsaved_s
 from capplan.readers.catalogue.efficiency import efficiency_for
@@ -151,6 +151,17 @@ def test_latent_attention():
 def products_flop(shapes):
     """Return the FLOP of products of (rows, inner, columns)."""
     return sum(2 * rows * inner * columns for rows, inner, columns in shapes)
+
+
+@pytest.mark.parametrize(("new", "chunk"), [(512, 256), (64, 256), (512, 128)])
+def test_a_mamba_2_scan_is_four_products_a_chunk(new, chunk):
+    """Listing 1 of arXiv:2405.21060, block by block: einsums of C B^T, of that with X, of states, of states with C."""
+    heads, width, state, groups, tokens = 12, 16, 24, 3, min(new, chunk)
+    of_group = [(tokens, state, tokens)]
+    of_head = [(tokens, tokens, width), (state, tokens, width), (tokens, state, width)]
+    each = groups * products_flop(of_group) + heads * products_flop(of_head)
+    shape = (12.0, 16.0, 24.0, 3.0, float(chunk))
+    assert state_space_prefill_flop(2.0, float(new), *shape) == near(SEQUENCES * new / tokens * each)
 
 
 def test_a_chunk_of_the_gated_delta_rule_builds_its_wy_form():

@@ -31,6 +31,7 @@ from capplan.serving.terms import (
 )
 from tests.constant_steps import constant_steps
 from tests.sweeps import examples
+from tests.tables import table
 
 ONE = np.array([1.0])
 FLAT = constant_steps(0.25, 0.5)
@@ -75,18 +76,7 @@ def test_dealt_out_in_turn_the_third_waits_for_the_first():
     assert run(*THREE, seats=2).outcome.queue_s.tolist() == near([0.0, 0.0, 0.3])
 
 
-@pytest.mark.parametrize(
-    ("first_output", "cancelled"),
-    [
-        (
-            7,
-            2,
-        ),  # the original starts at 2.0 and has its second token at 2.75, when its step under way at 2.7 ends
-        (6, 3),
-        (9, 1),  # it starts at 2.5, and its prompt ends at 3.0 with a token
-        (12, 0),  # it waits still
-    ],
-)
+@table
 def test_of_two_copies_the_first_to_finish_answers_and_the_other_has_worked_in_vain(first_output, cancelled):
     """After a second without a token the third gets a copy, in the replica that is idle: first token 1.7, last 2.7."""
     found = run([first_output, 1, 5], THREE[1], hedging=Hedging(1.0))
@@ -177,6 +167,14 @@ def test_an_autoscaler_wants_the_fewest_that_are_not_too_full(rate, bounds, fini
         wanted += 1
     rule = Autoscaling(*bounds, start_s=1.0, rate_per_s=rate)
     assert wanted_replicas(rule, finished) == max(bounds[0], wanted)
+
+
+def test_who_comes_once_a_new_replica_serves_goes_there():
+    rule = Autoscaling(1, 2, start_s=1.0, rate_per_s=1.0, interval_s=0.5, window_s=0.5)
+    found = run([1, 9, 9, 1, 1], [-0.0, 0.0, 0.1, 1.4, 1.6], 1, autoscaling=rule, routing="least_loaded")
+    # One ends at 0.5, two a second: another replica starts then and serves from 1.5.
+    assert lives(found)[:2] == [(0, 4, 0.0, found.outcome.seconds), (1, 1, 0.5, found.outcome.seconds)]
+    assert found.outcome.e2e_s[4] == near(0.5)
 
 
 def test_caches_go_over_the_link_of_their_engine_one_after_the_other():

@@ -16,6 +16,7 @@ from capplan.readers.yaml_file import parse_yaml
 from capplan.scenario.scenario import scenario_from
 from capplan.workload.request_class import Slo, Target
 from tests.shipped import price_by_hand
+from tests.tables import table
 
 RATE, SPARES, HOURLY = 60.0, 2, 3.0
 TEXT = """name: small
@@ -173,16 +174,7 @@ def offer(usd, chance, gpus=8):
     return SimpleNamespace(trial=trial, busy=10**9), plan
 
 
-@pytest.mark.parametrize(
-    ("others", "recommended"),
-    [
-        ([(104.9, 0.86)], 1),  # under 5 % dearer and 6 points surer
-        ([(105.1, 0.99)], 0),  # too dear
-        ([(104.9, 0.84)], 0),  # not clearly surer
-        ([(101.0, 0.86), (104.0, 0.95)], 2),  # the surest of those near
-        ([(100.0, 0.70)], 0),
-    ],
-)
+@table
 def test_a_little_more_is_recommended_for_clearly_more_certainty(others, recommended):
     pairs = [offer(100.0, 0.80), *(offer(*other, gpus=7) for other in others)]
     choices = _choices_of(pairs, TERMS, None)

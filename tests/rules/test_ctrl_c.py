@@ -11,6 +11,7 @@ import pytest
 
 from calibrate.campaign import Step, campaign
 from tests.interrupts import started
+from tests.tables import table
 
 SENT = re.compile(r"SIGINT\)$", re.MULTILINE)
 HEARS = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
@@ -76,15 +77,7 @@ sys.exit(program.main())
 SWALLOWS = "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntry:\n time.sleep(0.1)\nexcept KeyboardInterrupt:\n print('swallowed')"
 
 
-@pytest.mark.parametrize(
-    ("body", "code", "said"),
-    [
-        ("import swallows", 130, "interrupted"),  # the command ends before Ctrl-C is looked at again
-        ("import swallows; time.sleep(60)", 130, ""),
-        ("try: time.sleep(60)\n except KeyboardInterrupt: raise OSError('of a library') from None", 130, "interrupted"),
-        ("try: time.sleep(60)\n except KeyboardInterrupt: pass\n raise OSError('an error of ours')", 1, "OSError: an error of ours"),
-    ],
-)  # fmt: skip
+@table
 def test_what_ctrl_c_is_made_of_ends_with_130_and_another_error_is_shown(body, code, said, root, tmp_path):
     (tmp_path / "swallows.py").write_text(SWALLOWS)
     if "swallows" not in body:
