@@ -551,7 +551,7 @@ class _Problem:
             lambda numbers: self.informed(self.residuals(numbers), numbers),
             self.start,
             jac=lambda numbers: np.concatenate([self.jacobian(numbers), pull]),
-            max_nfev=12,
+            max_nfev=60,
             xtol=1e-4,
             ftol=1e-5,
         )

@@ -154,13 +154,13 @@ def test_several_kinds_carry_what_each_carries_and_fleet_takes_no_more_of_any():
     keys = ("--tpot-p95=30 ms", "--input-tokens=1000", "--output-tokens=100", "fleet.spare_replicas=0")
     have = {"h100-sxm": 1, "l40s": 2}
     _, answer = asked_capacity(Path(MODEL), keys, "1 x h100-sxm, 2 x l40s", None, 30.0, offline=True)
-    rate, plan = answer.carried.request_rate, answer.found.plan
+    rate, plan = answer.carried.request_rate, answer.plan
     alone = [
         asked_capacity(Path(MODEL), keys, f"{count} x {name}", None, 30.0, offline=True)[1]
         for name, count in have.items()
     ]
     assert rate == pytest.approx(sum(other.carried.request_rate for other in alone))
-    assert plan.usd_per_month == pytest.approx(sum(other.found.plan.usd_per_month for other in alone))
+    assert plan.usd_per_month == pytest.approx(sum(other.plan.usd_per_month for other in alone))
     assert plan.slo_met_probability >= 0.8
     for group in plan.groups:
         settings = (*keys, f"--hardware={group.hardware}")
