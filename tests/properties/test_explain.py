@@ -196,6 +196,8 @@ def test_every_number_that_is_listed_is_the_one_that_the_command_printed(plan, c
         formulas = 0
         for place, value in group.numbers.items():
             assert value == at(result, place), (name, place)
+            if unexplained(plan_path(name_of((name, *place)))):
+                continue
             explained = group.explain(place, value)
             assert explained.value == value, (name, place)
             formulas += checked(explained)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fuzz.shown import QUESTIONS, asked, broken_by, disagreements
-from tests.sweeps import long_but
+from tests.sweeps import long_but, size_on_few_requests
 from tests.tables import table
 
 """Kind of question and its number."""
@@ -11,9 +11,10 @@ SAMPLE = [(kind, number) for kind, (_, weight) in QUESTIONS.items() for number i
 ALL = [(kind, number) for kind, (_, weight) in QUESTIONS.items() for number in range(8 * weight)]
 
 
-@pytest.mark.usefixtures("few_requests", "shared_runs")
+@pytest.mark.usefixtures("shared_runs")
 @pytest.mark.parametrize("question", long_but(SAMPLE, ALL), ids=lambda question: "-".join(map(str, question)))
-def test_no_two_numbers_of_an_answer_contradict_each_other(question):
+def test_no_two_numbers_of_an_answer_contradict_each_other(question, monkeypatch):
+    size_on_few_requests(monkeypatch)
     assert asked(*question) == []
 
 

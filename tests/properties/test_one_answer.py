@@ -79,11 +79,10 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
         else 30_000
     )
     question = asked_fleet(read_scenario(*fleet), offline=True).question
-    candidate = max(search(question).candidates, key=lambda item: item.share_ceiling)
-    usual, trial = (
-        Trial(candidate, replace(question, requests=n), {}) for n in (question.requests, requests)
-    )
-    limit = usual.limit(3, 1.0, usual.limits)
+    largest = sorted(search(question).candidates, key=lambda item: -item.share_ceiling)
+    tried = ((item, Trial(item, question, {})) for item in largest)
+    candidate, limit = next((item, most) for item, at in tried if (most := at.limit(3, 1.0, at.limits)) > 0.0)
+    trial = Trial(candidate, replace(question, requests=requests), {})
     share = 0.7 * limit / trial.total_rate
     alone = trial.at(0.7 * limit, 3)
     demand, replicas = trial.demand, 3

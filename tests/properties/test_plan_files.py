@@ -52,7 +52,7 @@ def test_a_plan_file_holds_what_it_was_made_from(folder):
     assert inputs.content["slo"] == {"ttft_p95": "600 ms", "tpot_p95": "28 ms"}
     assert inputs.targets == {"ttft_p95": 0.6, "tpot_p95": 0.028}
     assert inputs.budget_usd_per_month == 90_000
-    assert inputs.request_rate == pytest.approx(32.0, rel=1e-3)
+    assert inputs.request_rate == pytest.approx(62.0, rel=1e-3)
     assert [(item.key, item.path) for item in inputs.files] == [("traffic[1].trace", str(folder / "day.csv"))]
     assert inputs.launch.published_weight_dtypes == ["bf16"]
     price = next(row for row in inputs.prices if row.hardware == chosen["hardware"])
@@ -67,7 +67,7 @@ def test_a_plan_file_holds_what_it_was_made_from(folder):
 @pytest.mark.long
 def test_a_plan_is_read_as_it_was_whatever_became_of_its_scenario(folder, capsys):
     asked, answer = asked_of_plan(None, folder / "plan.json", offline=True)
-    (folder / "small.yaml").write_text(SCENARIO.replace("30 req/s", "300 req/s").replace("600 ms", "60 ms"))
+    (folder / "small.yaml").write_text(SCENARIO.replace("60 req/s", "600 req/s").replace("600 ms", "60 ms"))
     changed, same = asked_of_plan(None, folder / "plan.json", offline=True)
     assert same == answer
     assert changed.question.demand == asked.question.demand
