@@ -442,9 +442,8 @@ def bounded_latencies(
 
         e_q = t_q + (e - t) o_q / o    q: the low or the high end
 
-    An end of the E2E latency is the sum of what its parts take at that end, so no part is longer than the whole. An interval that is
-    wider than MOST_WIDTH times its mean is unknown, nan. If that of TTFT is, the E2E latency has its own interval, and is at least as
-    long as its tokens after the first.
+    An interval wider than MOST_WIDTH times its mean is unknown, nan. If that of TTFT is, the E2E latency
+    has its own interval, and is at least as long as its tokens after the first.
 
     Parameters
     ----------

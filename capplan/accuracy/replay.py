@@ -470,8 +470,8 @@ def steady_rates(outcome: Outcome) -> tuple[float, float, float] | None:
 
         r = m b / (a_(2b + m b) - a_(2b))
 
-    Each request that ends lets the next one in: requests begin as fast as they end while others wait. The first two batches are left out, whose
-    requests begin together, and so is the end of the run, when none waits and the batch shrinks.
+    While others wait, requests begin as fast as they end. The first two batches, whose requests begin
+    together, and the end of the run are left out.
 
     Parameters
     ----------

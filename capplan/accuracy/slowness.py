@@ -118,8 +118,8 @@ def latency_at_slowness(predicted_s: float, slowness: float, limit_s: float, slo
 
         t_s = t s^b,   b = ln(l / t) / ln(s_max) on the side of s_max, 1 on the other side of 1
 
-    A queue makes a latency grow faster than the steps. The curve goes through both simulated points: the prediction, and the slowness
-    at which the latency reaches its limit. So a latency is within its limit exactly where the slowness is at most that one.
+    A queue makes a latency grow faster than the steps. The curve goes through the prediction and the
+    slowness at which the latency reaches its limit.
 
     Parameters
     ----------

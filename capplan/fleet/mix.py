@@ -72,8 +72,8 @@ def cheapest_division(
 
         c = min over divisions d of sum_{g in d} c(g)
 
-    The search takes the division with the lowest sum of bounds next, and a bound rises to the cost of its group when that is found. It
-    ends when the lowest sum is the cost of the cheapest known division, which then is the minimum over all divisions.
+    The search sizes the division with the lowest sum of bounds next, and ends when that sum is the cost of
+    a division that is known.
 
     Parameters
     ----------

@@ -77,8 +77,8 @@ def scaling_rate(planned_per_s: float, rates_per_s: Sequence[float], needed: Seq
 
         c = min(c_0, min_i r_i / (n_i - 1)),   n_i > 1
 
-    A replica of a small fleet carries less than one of the whole fleet, and an autoscaler has one rate for all hours. At the rate c
-    it starts more than n_i - 1 replicas at r_i, and no more than the plan allows at the peak.
+    A replica of a small fleet carries less, and an autoscaler has one rate for all hours: at c it starts
+    more than n_i - 1 replicas at r_i.
 
     Parameters
     ----------

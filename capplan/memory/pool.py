@@ -383,9 +383,8 @@ def packed_layout(mixers: Sequence[Mixer], kv_bytes_per_element: Number) -> Pack
 
         b = sum_i s_i p_i
 
-    The caches of a layer are windows, entries that several tokens share, and tokens that wait to be compressed to an entry. Layers are
-    put into groups, each with a block table. A block has pages of several sizes i; s_i is the number of layers in the largest group with
-    pages of p_i bytes.
+    Layers are put into groups, each with a block table. A block has pages of several sizes i; s_i is the
+    number of layers in the largest group with pages of p_i bytes.
 
     Parameters
     ----------
@@ -470,9 +469,8 @@ def packed_capacity(
 
         n = (floor(A / b) - f) / s;  s = ceil(l / 256) + sum over groups of ceil(min(w, l) / p) + 1
 
-    The chunk in flight, f more blocks of sliding groups, counts once, because all sequences share the tokens of a step.
-    As in vLLM, one sequence and the chunk must fit; the concurrency that vLLM prints counts a chunk for every sequence
-    and is lower.
+    The chunk in flight, f more blocks of sliding groups, counts once; the concurrency that vLLM prints
+    counts it for every sequence and is lower.
 
     Parameters
     ----------

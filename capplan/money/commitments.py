@@ -134,7 +134,7 @@ def tied_up_ratio(upfront_fraction: float, term_months: float, interest_fraction
 
         x = 1 + a i (T + 1) / 24
 
-    The upfront part is used up evenly, so in month k of T the share (T - k + 1) / T of it is tied up, on average (T + 1) / (2 T).
+    In month k of T the share (T - k + 1) / T of the upfront part is tied up, on average (T + 1) / (2 T).
 
     Parameters
     ----------
@@ -644,8 +644,7 @@ def cash_of(mixes: Sequence[Mix], decline_fraction: float = 0.0) -> Cash:
 
         new_m = max(0, n_m - sum of what runs),   paid_m = k_m new_m u + sum k_s running_s r + k_m what is rented,   owed = sum k_s (T - age) r
 
-    A term that was begun is paid to its end, also if a later month needs fewer devices. One that ends is begun again if its month
-    needs the devices, at the price of that month.
+    A term is paid to its end, and begun again at the price of that month if the devices are needed.
 
     Parameters
     ----------

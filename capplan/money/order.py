@@ -377,9 +377,9 @@ def cheapest_cover(
 
         min sum_i n_i p_i   with   sum_i n_i c_i >= u,   0 <= n_i <= m_i
 
-    Let c be the capacity of the kind with the lowest price per unit. A cheapest cover uses fewer than c machines of other kinds: of
-    any c such machines, some together hold a multiple of c units, which that kind covers at no higher cost. So that kind covers all
-    units but c times the largest capacity.
+    The kind with the lowest price per unit, of capacity c, covers all units but c times the largest
+    capacity: of any c other machines, some together hold a multiple of c units, which that kind covers at
+    no higher cost.
 
     Parameters
     ----------

@@ -24,8 +24,8 @@ def experts_hit(
     experts_per_token : [-]
         k.
     router_skew : [-]
-        v, variance of the experts' popularity over its mean squared (gamma-distributed popularity makes
-        the count of an expert negative binomial); 0 for a router that draws uniformly, -1 for one that balances perfectly.
+        v, variance of the experts' popularity (gamma-distributed) over its mean squared; 0 for uniform
+        draws, -1 for perfect balance.
 
     Returns
     -------

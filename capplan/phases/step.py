@@ -211,8 +211,8 @@ def expected_tokens_by_position(acceptance_fractions: Sequence[float]) -> float:
     Parameters
     ----------
     acceptance_fractions : [-]
-        a_i, the chance that the i-th draft is accepted given that all before it were: conditional, so not the share of rounds that
-        reach position i, which is a_1 ... a_i
+        a_i, the chance that the i-th draft is accepted given that all before it were; the share of rounds
+        that reach position i is a_1 ... a_i
 
     Returns
     -------
@@ -236,7 +236,7 @@ def acceptance_of_round(tokens_per_round: float, draft_tokens: float) -> float:
 
         (1 - a^(g+1)) / (1 - a) = E
 
-    The accepted share of all drafts, which engines print, is not it: that counts drafts behind a rejected one too.
+    The accepted share that engines print counts drafts behind a rejected one too.
 
     Parameters
     ----------

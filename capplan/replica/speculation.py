@@ -128,9 +128,9 @@ def drafting_s(
 
         t = t_1 + (g - 1) t_d
 
-    A drafter with a KV cache first computes the g + 1 tokens that were just verified, the rejected ones among them, because each needs
-    the hidden state of the target; it draws a draft from the last of them. Each further step drafts one token, one after the other. What the host
-    does between draft steps was not measured and is left out.
+    A drafter with a KV cache first computes the g + 1 tokens that were just verified, and draws a draft
+    from the last. Each further step drafts one token. What the host does between draft steps was not
+    measured and is left out.
 
     Parameters
     ----------

@@ -355,8 +355,8 @@ def replica_arrival_cv(arrival_cv: Number, replicas: Number, routing: Routing = 
         round-robin:  c_n = c / sqrt(n)
         random:       c_n = sqrt(1 + (c^2 - 1) / n)
 
-    Times between every n-th arrival of a renewal process have n times the variance and n times the mean. Under random
-    routing they are sums of a geometric number of the original times. Load-aware routers are treated as round-robin.
+    Under random routing times are sums of a geometric number of the original times. Load-aware routers are
+    treated as round-robin.
 
     Parameters
     ----------

@@ -398,8 +398,8 @@ def turn_ratio(micro_batches: Number, before: Number, stage_fraction: Number) ->
 
         r = 1 + (m - 1) f - min((max(m_0, 1) - 1) f, 1 - f)
 
-    The first micro-batch passes through all stages; each further one leaves the last stage a time f later. Consecutive turns
-    fill the pipeline only once: with p equal stages, f = 1 / p, M micro-batches take (M + p - 1) / p.
+    Each further micro-batch leaves the last stage a time f later, and consecutive turns fill the pipeline
+    only once: with p equal stages, f = 1 / p, M micro-batches take (M + p - 1) / p.
 
     Parameters
     ----------

@@ -109,8 +109,8 @@ class Contexts:
 
             h = (f sum_i c_i (1 - exp(-T_i / z)) + S) / I,   H(T_i) = N - S - c_i
 
-        A turn finds its context c if the cache has room for it next to what others ask for while the user thinks, and else what
-        all sessions share, which is asked for most and goes last.
+        A turn finds its context c if the cache has room for it next to what others ask for meanwhile, else
+        what all sessions share.
 
         Parameters
         ----------

@@ -635,8 +635,6 @@ def cv_within_minutes(arrival_s: Array) -> float | None:
 
         c = sqrt(sum_w n_w c_w^2 / sum_w n_w),   n_w the gaps of minute w; minutes with fewer than 20 are left out
 
-    The variation over a whole trace also contains the drift of the rate, which the rate of the busiest minute already covers.
-
     Parameters
     ----------
     arrival_s : [s]
@@ -803,7 +801,8 @@ class WorkloadSummary:
 
             t = E[L] - 1,   h' = min(h E[L] / E[min(t, L - 1)], 1)
 
-        A counter says how many tokens were found, h of all, and not where; prompts L shorter than the prefix t find less of it.
+        A counter says that h of all tokens were found, not where; prompts L shorter than the prefix t find
+        less of it.
         """
         if not self.prefix_hit_fraction:
             return None

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from capplan.report.quantities import NEXT_TO_A_PLAN, PLAN
+
 ROOMS = {
     "model": "Parameters of a model",
     "memory": "Memory of a GPU",
@@ -50,6 +52,11 @@ class Stated:
     symbols: tuple[tuple[str, str, str], ...]
     """Name, unit and meaning."""
     sources: str
+
+    @property
+    def explained(self) -> bool:
+        """Return whether symbols, text or a source stand next to the formula."""
+        return bool(self.symbols or self.rest or self.sources)
 
 
 def sections(doc: str) -> tuple[list[str], dict[str, list[str]]]:
@@ -102,13 +109,14 @@ def stated(module: str, name: str, doc: str | None) -> Stated | None:
 
 
 def formulas(root: Path) -> Iterator[Stated]:
-    """Yield every formula of the package, room by room."""
+    """Yield every formula of the package, room by room, but those of which the page of a number says as much."""
+    of_numbers = {row.function for row in (*PLAN.values(), *NEXT_TO_A_PLAN.values())}
     for room in ROOMS:
         for path in sorted((root / "capplan" / room).rglob("*.py")):
             module = ".".join(path.relative_to(root).with_suffix("").parts)
             for name, doc in _documented(ast.parse(path.read_text(encoding="utf-8"))):
                 found = stated(module, name, doc)
-                if found:
+                if found and (found.explained or f"{module.partition('.')[2]}.{name}" not in of_numbers):
                     yield found
 
 
@@ -228,7 +236,8 @@ def _pieces(line: str) -> list[str]:
     return [*found, line[start:].strip()]
 
 
-def _entry(item: Stated) -> str:
+def _entry(item: Stated, above: Stated | None) -> str:
+    """Return a formula as a part of its page; a source that the formula above has too is not repeated."""
     legend = _legend(item)
     formula = "\n".join(map(_broken, item.formula.splitlines()))
     lead = item.lead.removeprefix("Return ")
@@ -238,7 +247,8 @@ def _entry(item: Stated) -> str:
     if item.rest:
         parts.append(item.rest + "\n")
     if item.sources:
-        parts.append(f"Source: {' '.join(item.sources.split())}\n")
+        same = above is not None and item.sources == above.sources
+        parts.append(f"Source: {'the same.' if same else ' '.join(item.sources.split())}\n")
     return "\n".join(parts)
 
 
@@ -265,7 +275,8 @@ def pages(root: Path) -> dict[str, str]:
         entries = [
             part
             for module, items in modules.items()
-            for part in ((f"## `{module}`\n",) if not subject else ()) + tuple(map(_entry, items))
+            for part in ((f"## `{module}`\n",) if not subject else ())
+            + tuple(map(_entry, items, (None, *items)))
         ]
         title = f"{ROOMS[room]}: {subject.replace('_', ' ')}" if subject else ROOMS[room]
         texts[page] = "\n".join([f"# {title}\n", *(() if subject else (HEAD,)), *entries]).replace(

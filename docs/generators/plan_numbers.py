@@ -81,13 +81,19 @@ def _page_of(path: str) -> str:
 
 
 def _items(rows: Mapping[str, Quantity], entries: dict[tuple[str, str], str]) -> Iterator[str]:
-    """Yield a line for each number, which wraps on a phone; a formula that stands in the line above is not repeated."""
-    above = ""
+    """Yield a line for each number, which wraps on a phone; a long formula stands at the first number that has it."""
+    above, first = "", dict[str, str]()
     for path, row in rows.items():
         unit, formula = unit_of(path), _worked_out(row, entries)
         meaning = row.meaning if unit in ("", "-") else f"{row.meaning} [{unit}]"
         sentence = formula[:1].upper() + formula[1:] if _WORDS.match(formula) else formula
-        yield f"- **`{path}`**: {meaning}. {'The same formula' if formula == above else sentence}."
+        if formula == above:
+            sentence = "The same formula"
+        elif formula in first:
+            sentence = f"The formula of `{first[formula]}`"
+        yield f"- **`{path}`**: {meaning}. {sentence}."
+        if len(formula.split()) > 8:
+            first.setdefault(formula, path)
         above = formula if len(formula.split()) > 2 else ""
 
 

@@ -68,9 +68,9 @@ def cheapest_pair(
 
         min c(P, D)   with nothing missing at (P, D), P >= 1, D >= 1
 
-    The pool that is short grows by strides in proportion to its size until nothing is missing. Then either pool shrinks by
-    strides that double, and each cheaper pair that may still be enough is tried. What is missing with some replicas is missing with
-    fewer of either pool; a pair that lacks only prefill replicas lacks them with any number of decode replicas.
+    The pool that is short grows by strides until nothing is missing. Then either pool shrinks, and each
+    cheaper pair that may still be enough is tried: what is missing with some replicas is missing with fewer
+    of either pool.
 
     Parameters
     ----------

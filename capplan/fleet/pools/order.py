@@ -46,8 +46,8 @@ def pools_order(
         h_v = min over divisions of h_prefill + h_decode at the provider v
         h = lower median of h_v, or min over v if the scenario names machines
 
-    A pool has machines of its own. KV caches go from one pool to the other, so both are at one provider where one sells the
-    GPUs of both. Machines that are there already, or of which only some may be ordered, are divided between the pools.
+    No machine is of both pools. Both are at one provider where one sells the GPUs of both, because KV
+    caches cross between them.
 
     Parameters
     ----------

@@ -32,8 +32,8 @@ def met_probability(trial: Trial, busy: int) -> float:
 
         P = F(s_max)
 
-    A single factor, the slowness of all steps over the prediction, decides about every target; s_max is the largest
-    slowness at which all of them hold, and F the distribution of slowness.
+    s_max is the largest slowness of all steps at which every target holds, and F the distribution of
+    slowness.
     """
     slowness, confidence = trial.candidate.slowness, trial.question.slo.confidence
     probability = slowness.probability(trial.slowest(busy, trial.limits))
@@ -61,8 +61,7 @@ def planned_rate_limit(
 
         r = max(min(r_p (1 - h), r_c), r_0)
 
-    Headroom is for traffic that nobody foresees, confidence for replicas that are slower than predicted. A simulated plan may
-    carry a little more, because both limits rest on loads of a scale.
+    A simulated plan may carry a little more, because both limits rest on loads of a scale.
 
     Parameters
     ----------

@@ -262,9 +262,8 @@ class Trial(SimulatedLayout):
 
             l = x R
 
-        x is the largest share of the traffic with which a replica meets the targets, and R the peak at the response times of the fleet.
-        So R / l replicas carry the peak, for arrivals and for users. Users are whole, so between two steps of the scale a fleet that
-        meets the targets carries its own share of them.
+        x is the largest share of the traffic with which a replica meets the targets, and R the peak at the
+        response times of the fleet: R / l replicas carry the peak, for arrivals and for users.
         """
         share = self.limit(regularity_class(replicas, self.classes), slowness, self.limits) / self.total_rate
         if not self.demand.users:
