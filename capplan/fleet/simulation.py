@@ -303,14 +303,12 @@ def capacity_per_s(engine: EngineSetup, requests: Requests) -> float:
     """Return the maximum requests per second of one engine: the middle half of a closed-loop run.
 
     A quarter of the requests are in flight at any time (or as many as the engine admits), so that prefill and decode mix as
-    in a steady state; with all requests at once, prefill would come first and completions in a burst.
+    in a steady state; with all requests at once, prefill would come first and completions in a burst. Prompts with block ids
+    find in the prefix cache what this run leaves there.
     """
-    offered = replace(
-        requests.between(0, CAPACITY_REQUESTS), arrival_s=None, block_ids=None, block_counts=None
-    )
-    offered = replace(offered, output_ids=None, output_counts=None)
+    offered = replace(requests.between(0, CAPACITY_REQUESTS), arrival_s=None)
     clients = max(1, min(engine.scheduling.max_num_seqs, len(offered) // 4))
-    return middle_rate(simulate(offered, replace(engine, caching=None), concurrency=clients))
+    return middle_rate(simulate(offered, engine, concurrency=clients))
 
 
 def middle_rate(outcome: Outcome) -> float:

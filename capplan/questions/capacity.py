@@ -191,8 +191,9 @@ def capacity_for(
         if progress:
             progress(done + 1, len(changes) + 1)
         larger = {place: _larger(search_of, found[place]) for place, search_of in searches.items()}
-        if all(larger.values()):
-            more.append(_more(change, [larger.get(place) or each for place, each in found.items()], think_s))
+        after = {**found, **{place: each for place, each in larger.items() if each is not None}}
+        if all(larger.values()) and any(each.ratio > found[place].ratio for place, each in after.items()):
+            more.append(_more(change, list(after.values()), think_s))
     plan, demand = _together(list(found.values()))
     limits = [limit_text(each) for each in found.values()]
     if len(kinds) > 1:

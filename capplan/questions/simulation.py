@@ -23,7 +23,7 @@ from capplan.fleet.search.candidates import Layout, refuse_illegal
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import planned_rate_limit
 from capplan.fleet.search.simulated_layout import demand_at_replica
-from capplan.fleet.simulation import Stream, capacity_per_s
+from capplan.fleet.simulation import Stream, capacity_per_s, split_stream
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.fleet_answer import fleet_for
@@ -39,6 +39,7 @@ from capplan.scenario.traffic import rate_line
 from capplan.scenario.workload_file import is_workload
 from capplan.serving.requests import Admission, Requests
 from capplan.serving.simulator import simulate
+from capplan.serving.terms import BY_PREFIX, Routing
 from capplan.workload.request_class import RequestClass, ResponseTimes
 
 PILOT_REQUESTS = 2000
@@ -441,21 +442,35 @@ def utilisation_of(
 
     Of two pools the busier one counts: prompts yield one token in the first, and are in the cache of the second.
     """
-    representative, prompt = asked.stream.representative, asked.stream.mean_input_tokens
+    stream, prompt = asked.stream, asked.stream.mean_input_tokens
+    routing = None if operation is None else operation.routing
 
-    def most_per_s(replica: Replica, requests: Requests) -> float:
-        return capacity_per_s(engines_of(replica, replace(use, tiers=()), 0, prompt).setup, requests)
+    def most_per_s(replica: Replica, requests: Requests, id_tokens: int) -> float:
+        return capacity_per_s(engines_of(replica, replace(use, tiers=()), id_tokens, prompt).setup, requests)
 
     if operation is not None and operation.kv_link is not None:
-        first = replace(representative, output_tokens=np.ones_like(representative.output_tokens))
-        later = replace(representative, cached_tokens=representative.input_tokens - 1)
+        prompts, answers = operation.prefill_replicas or 0, operation.decode_replicas or 0
+        first, later = _offered_to_one(stream, prompts, routing), stream.representative
+        first = replace(first, output_tokens=np.ones_like(first.output_tokens))
+        later = replace(later, cached_tokens=later.input_tokens - 1)
         most = min(
-            most_per_s(replica, first) * (operation.prefill_replicas or 0),
-            most_per_s(operation.decode or replica, later) * (operation.decode_replicas or 0),
+            most_per_s(replica, first, stream.block_tokens) * prompts,
+            most_per_s(operation.decode or replica, later, 0) * answers,
         )
     else:
-        most = most_per_s(replica, representative) * replicas
+        offered = _offered_to_one(stream, replicas, routing)
+        most = most_per_s(replica, offered, stream.block_tokens) * replicas
     return asked.rate_per_s / most if most > 0.0 else float("inf")
+
+
+def _offered_to_one(stream: Stream, replicas: int, routing: Routing | None) -> Requests:
+    """Return the requests of one replica, whose cache finds what it was sent before; all requests if their prompts have no blocks."""
+    if not stream.block_tokens:
+        return stream.representative
+    whole = replace(stream, requests=stream.representative, crowd=None)
+    by_prefix = (routing or stream.routing) in (None, *BY_PREFIX)
+    requests, _ = split_stream(whole, max(replicas, 1), by_prefix=by_prefix)[0]
+    return requests or stream.representative
 
 
 def utilisation_of_mix(groups: Sequence[MixedGroup], asked: AskedStream, use: EngineOptions) -> float:

@@ -105,6 +105,15 @@ def test_a_budget_pays_for_what_fleet_finds_within_it():
     assert fewest((*keys, "budget.usd_per_month=9000"), request_rate=f"{LITTLE_MORE * rate} req/s") is None
 
 
+def test_a_change_that_carries_no_more_is_no_row():
+    """Three GPUs are all that there are, and cost less than the budget: more money adds none."""
+    keys = ("--tpot-p95=40 ms", "budget.usd_per_month=20000")
+    _, answer = asked_capacity(Path(MODEL), keys, "3 x l40s", None, 30.0, offline=True)
+    rates = {row.change: row.request_rate for row in answer.more}
+    assert "1 more GPU" in rates
+    assert min(rates.values()) > answer.carried.request_rate
+
+
 def test_the_command_prints_the_keys_and_ends_with_four_where_nothing_is_carried(capplan, tmp_path):
     line = ("capacity", MODEL, "--gpus", "3 x l40s", "--tpot-p95", "40 ms", "--offline")
     ran = capplan(*line, "--format", "json")

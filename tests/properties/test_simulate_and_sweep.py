@@ -262,3 +262,26 @@ def test_throughput_is_the_offered_rate_where_it_is_served_however_long_the_drai
 def test_a_warm_up_that_leaves_nothing_is_refused(scenario, capsys):
     assert main(["simulate", str(scenario), *NAMED, "--warm-up", "30 h"]) == 2
     assert "leaves no request" in capsys.readouterr().err
+
+
+SESSIONS = """
+name: sessions
+model: Qwen/Qwen3-8B
+traffic:
+  - {request_rate: 6 req/s, turns: 10, think_time: 2 s, added_tokens: 1000, input_tokens: 4000, output_tokens: 20}
+fleet: {hardware: h100-sxm}
+"""
+
+
+@pytest.mark.parametrize("replicas", ["1", "2"])
+def test_sessions_that_are_served_in_time_are_within_capacity(tmp_path, capsys, replicas):
+    """The capacity counts what the cache finds of earlier turns, as the run does."""
+    path = written_to(tmp_path / "sessions.yaml", SESSIONS)
+    words = ("simulate", str(path), "-tp", "1", "--hardware", "h100-sxm", "--replicas", replicas)
+    assert main([*words, "--until", "2 min", "--format", "json"]) == 0
+    printed = capsys.readouterr()
+    result = json.loads(printed.out)["result"]
+    assert result["ttft_s"]["p99"] < 0.5
+    assert result["prefix_hit_fraction"] > 0.8
+    assert result["utilisation_fraction"] < 0.5 / int(replicas)
+    assert "keeps growing" not in printed.err
