@@ -64,6 +64,15 @@ def test_the_changelog_is_short_and_has_one_table_of_moved_numbers_a_version():
     assert len(text.split()) < 8000
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "scenarios").glob("*.yaml")))
+def test_dollars_of_shipped_scenarios_in_the_table_are_those_of_today(capplan, name):
+    newest = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.MULTILINE)[1]
+    for now in re.findall(rf"^\| {name}(?:, first month)? \| [^|]+ \| ([^|]+) \|", newest, re.MULTILINE):
+        numbers = re.findall(r"\d+\.?\d*", capplan("fleet", name, "--offline", "--format", "json").out)
+        assert set(re.findall(r"\$[\d,]+", now)) <= {f"${float(number):,.0f}" for number in numbers}
+
+
 def test_the_steps_of_the_container_name_files_that_are_there():
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     for name in re.findall(r"--requirement (\S+)", text):
