@@ -50,7 +50,7 @@ class LeftOutSpread:
     """Median error of a result that was left out."""
 
     def log_quantile(self, probability: float, width: float = 1.0) -> float:
-        """Return the logarithm that is not exceeded with a probability, above 0 and below 1; a width other than 1 stretches it about its middle.
+        """Return the logarithm that is not exceeded with a probability p; a width w stretches it about its middle.
 
             l = m + k w t(p, n - 1)
 

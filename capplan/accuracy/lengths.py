@@ -100,7 +100,7 @@ def implied_output_tokens(
 
         O = (X (F - T) - C P) / (C - X T)
 
-    Each client is always in one request, which takes F + (O - 1) T and moves P + O tokens: C (P + O) = X (F + (O - 1) T).
+    Each client is always in one request: C (P + O) = X (F + (O - 1) T).
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ def waterfall(plan: Plan) -> tuple[WaterfallStep, ...]:
         machines     C = u c                    the same GPUs, and those of the machines that stay idle
         hours        C = c                      all hours, and not as many as the load fills
 
-    Steps without a cause are left out. Separate pools are sized with headroom and confidence at once, and start with `confidence`.
+    Separate pools are sized with headroom and confidence at once, and start with `confidence`.
 
     Parameters
     ----------

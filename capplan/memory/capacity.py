@@ -203,7 +203,7 @@ def _held_kinds(kinds: list[CacheKind], network: Network, layer_share: Number) -
 def state_blocks(
     kv_bytes_available: Number, network: Network, launch: Launch, profile: EngineProfile, layer_share: Number
 ) -> Number:
-    """Return the blocks of the pool of one device, one of which every running sequence of a hybrid model needs for its state.
+    """Return the blocks of a device's pool; every running sequence of a hybrid model needs one for its state.
 
         n = floor(A / b)
 
@@ -317,8 +317,8 @@ def token_capacity(
 
         n = A / r l
 
-    With layers of one kind, this is the figure that the engine prints. For hybrid models it depends on the length, and
-    the printed figure is too small (recurrent states, short windows) or holds only for the maximum context.
+    With layers of one kind, this is the figure that the engine prints. For hybrid
+    models it depends on the length, and the printed figure holds for the maximum context at most.
 
     Parameters
     ----------

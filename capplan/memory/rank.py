@@ -72,8 +72,7 @@ def layer_peak_bytes(
     hidden_size : [-]
         d
     intermediate_elements : [-]
-        i, elements per token on one rank that the widest pair of operators holds at once; with a gated
-        feed-forward three times its width: gate, up and their product
+        i, elements per token on one rank that the widest pair of operators holds at once
     element_bytes : [B]
         b, of the activations
     copies : [-]
@@ -248,7 +247,7 @@ def gathered_entries_bytes(
 
 
 def low_latency_buffer_bytes(tokens: Number, slots: Number, inputs: Number) -> Number:
-    """Return the buffers of DeepEP's low-latency kernels: two to send and two to receive, with a place for every token at every expert.
+    """Return the four buffers of DeepEP's low-latency kernels, with a place for every token at every expert.
 
         W = 4 S t (2 d + 4 d / 128)
 

@@ -425,8 +425,8 @@ def least_usd_per_hour(replicas: Number, offers: Sequence[Offer], devices: int) 
 
         c >= g n min(f + v)
 
-    What a replica costs is concave in the share u of the time in which it runs, and nothing or more for u = 0, so it is at
-    least u times what it costs at all hours; the shares add up to n.
+    What a replica costs is concave in the share u of the time in which it runs, so it is at least u times
+    what it costs at all hours; the shares add up to n.
 
     Parameters
     ----------
@@ -648,7 +648,8 @@ def cash_of(mixes: Sequence[Mix], decline_fraction: float = 0.0) -> Cash:
 
     Parameters
     ----------
-    mixes : of month 1, 2, ...; each is the cheapest for its own load at the prices of the first. An offer has a term T, upfront u and running cost r, or is paid as it is used
+    mixes : of month 1, 2, ..., each the cheapest at the prices of the first. An offer has a term T, upfront
+    u and running cost r, or is paid as it is used
     decline_fraction : [-]
         of a year, whose falling_ratios k are those of rents, and of terms and purchases by the month s in which they begin
 

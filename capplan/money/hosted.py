@@ -658,13 +658,14 @@ def _times(rates: TokenRates, before: TokenRates, after: TokenRates) -> TokenRat
 
 
 def sold_price(price: TokenPrice, terms: Hosted) -> TokenPrice:
-    """Return a price as a client pays it, for the tokens of the scenario's model: of its service tier, with its discount and surcharge on every token.
+    """Return a price as a client pays it, for the tokens of the scenario's model.
 
         p' = p (1 + s) (1 - d) c,   l' = l / c
 
     Parameters
     ----------
-    price : as listed, which sells the service tier: prices p, and lengths l of tiers, prefixes and contexts in tokens of the provider
+    price : as listed: prices p of the service tier, and lengths l of tiers, prefixes and contexts in tokens
+    of the provider
     terms : of the client: surcharge s, discount d, and c tokens that the provider counts for one of the scenario's model
 
     Returns
@@ -734,8 +735,8 @@ def billed_class(
     ----------
     traffic : n requests, of which the share s has the shared prefix
     price : dollars per request as plain input a and output o; of the prefix as input d, read k and written w; batch discount q
-    terms : how long prefixes live and how many there are, which decide the share f that is found; batch share b; whether the
-        cheapest way counts or what the API does by default, where a turn of a session finds the whole turn before it
+    terms : life and number of prefixes, which decide the share f that is found; batch share b; whether the
+    cheapest way counts or what the API does by default
     load_ratio : [-]
         times the traffic
 

@@ -177,7 +177,7 @@ def fixed_life_fractions(
 
         f = m / (1 + m),   s = r T / (1 + m)
 
-    The request that finds nothing creates the prefix, m requests find it, and the first one after its end creates it again.
+    The request that finds nothing creates the prefix, and m requests find it.
 
     Parameters
     ----------

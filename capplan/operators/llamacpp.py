@@ -108,7 +108,7 @@ def split_prompt_ratio(pieces: Number, largest_fraction: Number, stage_ratio: Nu
     pieces : [-]
         n, that a prompt is computed in, at least one
     largest_fraction : [-]
-        f_1, layers of the device with most of them over all layers; 1 on one device
+        f_1, largest share of the layers on one device
     stage_ratio : [-]
         g, time of the slowest device between two pieces over its part of the layers
 

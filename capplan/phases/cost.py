@@ -143,11 +143,9 @@ def floor_s(costs: Iterable[OperatorCost]) -> Number:
 def unsaved_s(costs: Iterable[OperatorCost]) -> Number:
     """Return the time of operators in a CUDA graph if everything that can overlap does.
 
-    Matrix products and elementwise kernels follow one another without a gap: the next starts, and loads its weights, while the
-    last blocks of the one before still run, and small kernels are fused. Of their time above the floor, arithmetic below
-    peak remains and waiting for memory and launches goes. Attention, recurrences, routed experts and collectives are bound
-    to what came before them, or wait inside themselves: they keep all of their time. With this split, no operator gets
-    slower on a faster device:
+    Matrix products and elementwise kernels follow one another without a gap. Of their time above the floor,
+    arithmetic below peak remains and waiting for memory and launches goes. Attention, recurrences, routed
+    experts and collectives keep all of their time:
 
         t = sum_i f_i + c_i (1 - f_i / t_i) of those that overlap, t_i of the others,   f_i = max(c_i, m_i)
 

@@ -293,8 +293,8 @@ def screened(step_s: StepFunction, lengths: Lengths, limits: Limits, sequences: 
 
         X = S / ((O - 1) t(S)),   TTFT = residual + backlog + prefill, and (1 - e^-S) of a step with asynchronous scheduling
 
-    Its range is `prompts_fit_a_step`, with prompts that take a third of the time at most. With longer prompts simulated TTFT was 0.24 to 12
-    times as long, and time per token 0.84 to 35 times, in 120 runs; there, no latency but that of an idle engine is a bound.
+    Its range is `prompts_fit_a_step`, with prompts that take a third of the time at most. Beyond it
+    simulated TTFT was 0.24 to 12 times as long, and time per token 0.84 to 35 times, in 120 runs.
 
     Parameters
     ----------

@@ -136,7 +136,7 @@ def together_at_peak(curves: Array, work: Array) -> tuple[Array, int | None]:
 
         W_wh = sum_k w_k f_kh,   g_H = max_w max_h W_wh / W_wH,   a_k = min(g_H f_kH, 1)
 
-    Classes of equal lengths need no factor. If parts up to 1 do not suffice, all classes have their peaks at once.
+    If parts up to 1 do not suffice, all classes have their peaks at once.
 
     Parameters
     ----------

@@ -183,7 +183,7 @@ def kept_context_probability(
 
         p = (h L - S) / (L - S),   q = h L / S where h L < S
 
-    A cache that is full drops whole sessions, those that waited longest; what all share is asked for most and goes last.
+    A full cache drops whole sessions, those that waited longest; what all share goes last.
 
     Parameters
     ----------

@@ -598,8 +598,8 @@ def interarrival_cv(arrival_s: Array) -> tuple[float | None, bool]:
 
         c = sqrt(E[g^2] - E[g]^2) / E[g]
 
-    Where most timestamps are shared, the gaps are an artefact of the clock, and c is the square root of variance over mean
-    of the requests per timestamp, which is the same for a renewal process over long intervals.
+    Where most timestamps are shared, c is the square root of variance over mean of the requests per
+    timestamp, the same for a renewal process over long intervals.
 
     Parameters
     ----------

@@ -49,9 +49,9 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
 
         i = argmin_i (L_i + w u_i n),   L_i <= 1.5 mean(L) + n + m
 
-    L are the tokens that a replica had to compute, with exponential decay over a minute. u is the part of a prompt of n tokens whose blocks
-    the replica has not seen, and m the output. A prompt that continues an earlier one is a turn of its session. Requests without a prefix
-    are dealt in turn. If some replica would get no request, the split is round-robin.
+    L are the tokens that a replica had to compute, with exponential decay over a minute. u is the part of a
+    prompt of n tokens whose blocks the replica has not seen, and m the output. Requests without a prefix
+    are dealt in turn, and all of them if some replica would get none.
 
     References
     ----------

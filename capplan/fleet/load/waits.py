@@ -91,9 +91,9 @@ class WaitedTimes:
 
             v = min(s Q(x) + max_k w_k, max_h Q_h(s x_i + w_k(i)))
 
-        Regions are busy at different hours, so the class that waits longest may have few of the requests at the peak and most of them
-        later. Q_h counts the requests of each class as often as they come in hour h. Replicas are then less busy than at the peak, so
-        a request takes no longer. The first argument is the bound of the case in which every request waits as long as the longest wait.
+        Q_h counts the requests of each class as often as they come in hour h, when replicas are no busier
+        than at the peak. The first argument is the bound of the case in which every request waits as long
+        as the longest wait.
 
         Parameters
         ----------

@@ -303,8 +303,8 @@ def is_steady(arrival: NDArray[np.float64], ends: NDArray[np.float64]) -> bool:
 
         n - n t / t'  <=  max((1 - s) n, z sqrt(2 L))        L = n w / t
 
-    n requests arrive in a time t and as many finish in t'. The requests in flight at the two ends of that time vary like two Poisson
-    numbers of mean L (Little's law, with the mean response time w), so a queue of few requests that has not grown may seem to.
+    n requests arrive in a time t and as many finish in t'. The requests in flight at the two ends vary like
+    two Poisson numbers of mean L (Little's law, with the mean response time w).
 
     Parameters
     ----------
