@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from capplan.accuracy.slowness import latencies_of_targets
 from capplan.explain.subject import (
     Explained,
     Input,
@@ -469,13 +470,19 @@ def end_of_whole(of: PlanSubject, end: str) -> Explained:
     return explained(path, float(numbers[path]), formula, (mean,), ACCURACY, label=of.label)
 
 
+_SLOWNESS_BY = {"both": "the slower of TTFT and TPOT", "ttft": "TTFT", "tpot": "TPOT"}
+"""By which latencies of measured runs the slowness is counted: for targets of both, of one, or of the other."""
+
+
 def probability(of: Subject, quantity: str) -> Explained:
     """Explain the probability that one target, or all together, hold."""
     key = quantity.partition(".")[2]
     targets = {target: limit for target, limit in of.facts.limits.items() if key in ("", target.key)}
     value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
     slowest = Stated(of.facts.slowest(targets), label=of.plan.single.label)
-    measured = f"{ARGUMENTS['slowness'].source}: {of.facts.slowness.rests_on}"
+    slowness = of.facts.slowness_of(next(iter(targets))) if key else of.facts.slowness
+    latencies = _SLOWNESS_BY[latencies_of_targets(targets)[0]]
+    measured = f"{ARGUMENTS['slowness'].source}, by {latencies}: {slowness.rests_on}"
     found = tabled(of, quantity, given={"slowest_ratio": slowest, "slowness": Stated(None, measured)})
     inputs = [*(item for item in found.inputs if item.symbol), *of.limits(key)]
     return explained(quantity, value, found.formula, inputs, found.page)

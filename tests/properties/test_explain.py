@@ -420,3 +420,21 @@ def test_the_memory_that_is_explained_is_that_of_fit(capplan, engine, settings, 
         assert known[name] == pytest.approx(fits[name], rel=1e-12), name
     for name in ("kv_bytes_per_token", "state_bytes_per_sequence"):
         assert known[name] == pytest.approx(sized[name], rel=1e-12), name
+
+
+def test_a_probability_of_one_target_names_the_latency_that_its_slowness_is_of():
+    """All targets together are met at the slowness of the slower latency, a single one at that of its own."""
+    keys = ("--request-rate=4 req/s", "--hardware=h100-sxm", "--ttft-p95=800 ms", "--tpot-p95=30 ms")
+    asked = asked_fleet(read_scenario("qwen3-8b", keys), offline=True)
+    of = Subject(asked, fleet_for(asked).together)
+
+    def rests_on(name):
+        inputs = explained_quantity(of, name).inputs
+        return next(item.source for item in inputs if item.name == "slowness")
+
+    assert ", by the slower of TTFT and TPOT: " in rests_on("slo_met_probability")
+    assert ", by TPOT: " in rests_on("target_probabilities.tpot_p95")
+    trial = of.facts.trial
+    (tpot,) = (target for target in of.facts.limits if target.key == "tpot_p95")
+    alone = trial.slowness_of(tpot).probability(of.facts.slowest({tpot: tpot.limit_s}))
+    assert of.numbers["target_probabilities.tpot_p95"] == max(alone, of.numbers["slo_met_probability"])

@@ -45,12 +45,7 @@ def met_probability(trial: Trial, busy: int) -> float:
 
 def target_probability(trial: Trial, busy: int, target: Target) -> float:
     """Return the probability that one target holds at the peak, whether or not the others do; at least that of all together."""
-    slowest = trial.slowest(busy, {target: target.limit_s})
-    question, candidate = trial.question, trial.candidate
-    network = question.networks[candidate.layout.weight_format]
-    served = question.served(network, candidate.layout, candidate.usual_batch)
-    slowness = question.slowness([target], network, candidate.usual_step_s, candidate.layout.device, served)
-    alone = slowness.probability(slowest)
+    alone = trial.slowness_of(target).probability(trial.slowest(busy, {target: target.limit_s}))
     return max(alone, met_probability(trial, busy))
 
 

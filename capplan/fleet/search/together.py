@@ -51,14 +51,7 @@ class Part:
 
     def slowness(self, target: Target | None) -> Slowness:
         """Return the slowness that decides about all targets, or about a single one."""
-        trial, candidate = self.trial, self.trial.candidate
-        if target is None:
-            return candidate.slowness
-        network = trial.question.networks[candidate.layout.weight_format]
-        served = trial.question.served(network, candidate.layout, candidate.usual_batch)
-        return trial.question.slowness(
-            [target], network, candidate.usual_step_s, candidate.layout.device, served
-        )
+        return self.trial.candidate.slowness if target is None else self.trial.slowness_of(target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ can only move a bisection up, and no run is simulated twice unless it ended earl
 from collections.abc import Mapping, Sequence
 from math import ceil, floor, inf, log, log2
 
+from capplan.accuracy.slowness import Slowness
 from capplan.fleet.search.layouts import target_values
 from capplan.fleet.search.load_scale import (
     FIRST_STRIDE,
@@ -394,6 +395,13 @@ class Trial(SimulatedLayout):
             else:
                 count = (enough + too_few) // 2
         return enough if enough <= most else None
+
+    def slowness_of(self, target: Target) -> Slowness:
+        """Return the distribution of slowness that decides about one target."""
+        question, candidate = self.question, self.candidate
+        network = question.networks[candidate.layout.weight_format]
+        served = question.served(network, candidate.layout, candidate.usual_batch)
+        return question.slowness([target], network, candidate.usual_step_s, candidate.layout.device, served)
 
     def slowest(self, replicas: int, limits: Mapping[Target, float]) -> float:
         """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak.

@@ -60,6 +60,10 @@ class ReplicaFacts:
         """How slow the replicas may be."""
         return self.trial.candidate.slowness
 
+    def slowness_of(self, target: Target) -> Slowness:
+        """Return how slow the replicas may be, as it matters for one target."""
+        return self.trial.slowness_of(target)
+
     @cached_property
     def limits(self) -> Mapping[Target, float]:
         """Limits of the engine by target [s]."""
