@@ -471,7 +471,7 @@ def end_of_whole(of: PlanSubject, end: str) -> Explained:
 
 
 _SLOWNESS_BY = {"both": "the slower of TTFT and TPOT", "ttft": "TTFT", "tpot": "TPOT"}
-"""By which latencies of measured runs the slowness is counted: for targets of both, of one, or of the other."""
+"""Latencies whose measured slowness decides, by the latencies that the targets limit."""
 
 
 def probability(of: Subject, quantity: str) -> Explained:
