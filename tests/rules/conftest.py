@@ -233,7 +233,7 @@ def stand_ins(monkeypatch):
     for place, stand_in in {
         **(timed if TORCH else {}),
         f"{hub}._fetched": says(lambda *_, **__: "the hub"),
-        "capplan.fleet.search.workers.ProcessPoolExecutor": says(lambda count, **_: f"{count} processes"),
+        "capplan.fleet.search.workers.ProcessPoolExecutor": says(lambda count, *_, **__: f"{count} processes"),
         "capplan.cli.mcp._serve": says(lambda *words, **named: " ".join(map(str, words)) + f" {named}"),
         "capplan.cli.serve._serve": says(lambda *words, **named: " ".join(map(str, words)) + f" {named}"),
         f"{calibrate}._opened": opened,
