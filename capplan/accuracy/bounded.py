@@ -7,11 +7,12 @@ new load of this deployment will show. Results of one load err together, so that
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import cos, exp, hypot, isnan, log, log2, nan, pi, sin, sqrt
 from statistics import fmean, median
+from typing import TypeVar
 
 import numpy as np
 
@@ -567,34 +568,39 @@ def operation_interval(
     )  # in an open loop first tokens wait for steps of all kinds
     latency = quantity if quantity == "throughput" else latency
     width = max(_reach(usual) / _reach(middle), 1.0)
-    own, measured = (
-        deployment_interval(latency, left_out, near, width)
-        for near in (served, measured_near(left_out, served))
+    return of_deployment(
+        usual, lambda near: deployment_interval(latency, left_out, near, width), left_out, served, _reach
     )
-    if own is None or measured is None:
-        return usual
-    return own if says_more(_reach(own), _reach(measured), _reach(usual)) else usual
 
 
-def measured_near(results: Sequence[LeftOutResult], served: Served) -> Served:
-    """Return a load of the same deployment that was measured; what is served if none was."""
-    return next((one for one in results if one.deployment == served.deployment), served)
+Known = TypeVar("Known")
 
 
-def says_more(own: float, measured: float, usual: float) -> bool:
-    """Return whether the results of a deployment say more of it than the back-test.
+def of_deployment(
+    usual: Known,
+    own_at: Callable[[Served], Known | None],
+    results: Sequence[LeftOutResult],
+    served: Served,
+    reach: Callable[[Known], float],
+) -> Known:
+    """Return how far off predictions of a fitted deployment are: by its own results where they say more than the back-test, else as usual.
+
+    They say more if they are less spread, or more spread already at a load that was measured: then the deployment is less even than
+    others. Far from its results its spread grows, and the back-test says more.
 
     Parameters
     ----------
-    own : reach of their spread at the load that is asked for, which grows with its distance from the results
-    measured : at a load that was measured
     usual : of the back-test
-
-    Returns
-    -------
-    whether they are less spread, or already more spread where they were measured: then the deployment is less even than others
+    own_at : of the results of the deployment, at a load; None if they do not say
+    results : each predicted without itself
+    served : the load that is asked for
+    reach : width of a spread
     """
-    return own < usual or measured > usual
+    measured_at = next((one for one in results if one.deployment == served.deployment), served)
+    own, measured = own_at(served), own_at(measured_at)
+    if own is None or measured is None:
+        return usual
+    return own if reach(own) < reach(usual) or reach(measured) > reach(usual) else usual
 
 
 def _reach(interval: Interval) -> float:

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.accuracy.bounded import PROBABILITIES as INTERVAL_PROBABILITIES
-from capplan.accuracy.bounded import LeftOutSpread, left_out_spread, measured_near, says_more
+from capplan.accuracy.bounded import LeftOutSpread, left_out_spread, of_deployment
 from capplan.engine.left_out import LeftOutResult, Served
 from capplan.hardware.device import Device, Efficiency
 from capplan.numbers import Array
@@ -386,13 +386,9 @@ def replica_slowness(
     )
     if not left_out or served is None:
         return usual
-    own, measured = (
-        deployment_slowness(table, asked, left_out, near)
-        for near in (served, measured_near(left_out, served))
+    return of_deployment(
+        usual, lambda near: deployment_slowness(table, asked, left_out, near), left_out, served, _reach
     )
-    if own is None or measured is None:
-        return usual
-    return own if says_more(_reach(own), _reach(measured), _reach(usual)) else usual
 
 
 def _own_slowness(spreads: Mapping[str, tuple[float, ...]], latencies: Latencies) -> Slowness:

@@ -239,7 +239,7 @@ AS_GOOD = 0.1
 MOST_HALVINGS = 4
 """Most halvings of the way to the numbers without some results."""
 BY_NOISE = 1.25
-"""Times the datasheet that kernels may reach in a fit of few results."""
+"""Times the datasheet that kernels may reach where the interval includes the datasheet: few results leave it wide."""
 NARROWED = 0.6
 """A number counts as constrained where the results narrow its prior to less than this fraction."""
 
@@ -410,7 +410,7 @@ def _refuse_mixture(runs: Sequence[Run]) -> None:
 
 
 def _refuse_beyond_datasheet(runs: Sequence[Run], numbers: Mapping[str, FittedNumber]) -> None:
-    """Refuse a refit whose kernels would be faster than the datasheet, and not by the noise of its results: they are of another replica.
+    """Refuse a refit whose kernels would beat the datasheet at the low end of the interval, or by more than noise: the results are of another replica.
 
     The rate is the fitted ratio times what the kernels reach of the datasheet: of its memory bandwidth, and of the fastest dtype that
     the model multiplies in, as one ratio holds for all of its kernels. A processor has no datasheet of rates.
@@ -426,8 +426,8 @@ def _refuse_beyond_datasheet(runs: Sequence[Run], numbers: Mapping[str, FittedNu
         ("compute_rate_ratio", "compute", computed),
         ("memory_rate_ratio", "read memory", [float(kernel.memory_fraction) for kernel in kernels]),
     ):
-        found = numbers[name].value * min(reached)
-        if found > BY_NOISE:
+        least, found = numbers[name].low * min(reached), numbers[name].value * min(reached)
+        if least > 1.0 or found > BY_NOISE:
             raise InputError(
                 f"{runs[0].result.path}: these results contradict the stated replica, {_model(first.spec)} on {first.spec.device.name}: "
                 f"its kernels would {verb} at {found:.1f} times the datasheet\n"
