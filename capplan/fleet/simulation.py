@@ -39,7 +39,7 @@ from capplan.serving.outcome import (
     slo_met,
     spread,
 )
-from capplan.serving.requests import Admission, Crowd, Requests
+from capplan.serving.requests import Admission, Crowd, Requests, in_order_of_arrival
 from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup, Routing
 from capplan.workload.request_class import Slo, Target
@@ -168,6 +168,8 @@ class Stream:
     """Time from the start that figures leave out."""
     warm_up_share: float = 0.0
     """Share of the requests, in order of arrival, that figures leave out, if their time is longer."""
+    load_ends_s: float = inf
+    """Time after which no session begins, and that figures leave out."""
     unseen_ends: int = 0
     """Requests of a closed loop, both the first and the last in order of arrival, that figures leave out: its ramp and its drain."""
     waits: Waits | None = None
@@ -181,20 +183,25 @@ class Stream:
     @property
     def requests_drawn(self) -> int:
         """Return the number of requests, those of users included."""
-        asked = self.crowd.requests if self.crowd else None
-        return len(self.requests or ()) + len(asked or ())
+        return len(self.requests or ()) + (len(self.crowd.asked) if self.crowd else 0)
 
-    def of_crowd(self, class_index: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which requests users send, by their classes."""
-        if self.crowd is None or self.requests is None:
-            return np.full(class_index.size, self.crowd is not None)
+    def of_users(self, class_index: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which requests users send, by their classes; those who come and leave are none of them."""
+        if self.crowd is None or not self.crowd.users:
+            return np.zeros(class_index.size, dtype=np.bool_)
+        if self.requests is None and self.crowd.visits is None:
+            return np.ones(class_index.size, dtype=np.bool_)
         return np.isin(class_index, self.crowd.requests.column("class_index"))
 
     @property
     def representative(self) -> Requests:
-        """Return representative requests: `requests`, or else those of the users."""
-        if self.requests is not None:
-            return self.requests
+        """Return representative requests: those with times, or else those of the users."""
+        visits = None if self.crowd is None else self.crowd.visits
+        timed = [
+            part for part in (self.requests, None if visits is None else visits.requests) if part is not None
+        ]
+        if timed:
+            return in_order_of_arrival(timed)
         assert self.crowd is not None
         return self.crowd.requests
 
@@ -453,7 +460,7 @@ def _measured(parts: Sequence[Outcome], stream: Stream, slo: Slo, until_s: float
     columns = request_columns(parts, stream.waits)
     # Replicas that are down do not see the rest of the load, which belongs to the run.
     over_s = max(*(part.seconds for part in parts), float(np.max(columns["arrival_s"], initial=0.0)))
-    by_users = [part.arrival_s[stream.of_crowd(part.class_index)] for part in parts]
+    by_users = [part.arrival_s[stream.of_users(part.class_index)] for part in parts]
     last_s = [float(arrival.max()) for arrival in by_users if arrival.size]
     begin, end = measured_time(columns, stream, min(over_s, until_s), last_s)
     done = finished_in(columns, begin, end)
@@ -520,7 +527,7 @@ def measured_time(
     """Return from when until when a run is measured [s].
 
     It begins when the warm-up of the stream is over, and ends when a part of the load that matters is over: at the last open-loop
-    arrival, or when the first user found no request left. Users who stay at a replica run out of requests there, those of
+    arrival, when no session begins any more, or when the first user found no request left. Users who stay at a replica run out of requests there, those of
     busier replicas later than others: the run ends when the first replica has none left. A closed loop may leave out requests at both ends.
 
     Parameters
@@ -535,13 +542,13 @@ def measured_time(
     arrival = columns["arrival_s"]
     if not arrival.size:
         return 0.0, stopped_s
-    of_crowd = stream.of_crowd(columns["class_index"])
+    of_users = stream.of_users(columns["class_index"])
     tokens = columns["input_tokens"] + columns["output_tokens"]
     idle_s = min(last_s, default=0.0)
-    if stream.crowd is not None and len(last_s) < 2:
+    if stream.crowd is not None and of_users.any() and len(last_s) < 2:
         users = stream.crowd.first_turns().size
-        idle_s = users_idle_from_s(arrival[of_crowd], columns["e2e_s"][of_crowd], users)
-    end = load_ends_s(arrival, of_crowd, tokens, idle_s)
+        idle_s = users_idle_from_s(arrival[of_users], columns["e2e_s"][of_users], users)
+    end = min(load_ends_s(arrival, of_users, tokens, idle_s), stream.load_ends_s)
     if 0 < 2 * stream.unseen_ends < arrival.size:
         return closed_loop_time_s(arrival, stream.unseen_ends)
     begin = max(stream.warm_up_s, float(np.quantile(arrival[arrival <= end], stream.warm_up_share)))

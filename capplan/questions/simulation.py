@@ -13,7 +13,7 @@ from capplan.errors import InputError, Reason, TargetError
 from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.load.offered import SamplePath, selected_requests
+from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.load.routed import MixedGroup, Operation
 from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.over_time import OverTime, scaling_rate
@@ -337,13 +337,19 @@ def _sampled(chosen: Chosen, seed: int, seconds: float | None) -> AskedStream:
             response = plan.responses_s
         else:
             response = responses_s(replica, demand, chosen.replicas, seed, longest)
-    rate = sum(demand.rates_per_s(response))
+    rate, turns_wait = sum(demand.rates_per_s(response)), chosen.plan is None or len(chosen.plan.groups) == 1
     stream = peak_stream(
         demand, replicas=chosen.replicas, seed=seed, longest=longest, seconds=seconds, response_s=response,
-        routing=chosen.asked.scenario.file.fleet.routing,
+        routing=chosen.asked.scenario.file.fleet.routing, turns_wait=turns_wait,
     )  # fmt: skip
-    users = f" and {stream.crowd.users:,} users, who wait for each response" if stream.crowd else ""
-    if any(item.sessions is not None and item.users is None for item in demand.classes):
+    users = ""
+    if stream.crowd is not None and stream.crowd.users:
+        users = f" and {stream.crowd.users:,} users, who wait for each response"
+    if stream.crowd is not None and stream.crowd.visits is not None:
+        users += (
+            f"; each turn of {stream.crowd.visits.turns.size:,} sessions waits for the response before it"
+        )
+    if not turns_wait and any(item.sessions is not None and item.users is None for item in demand.classes):
         shares = demand.rates_of_classes(response)
         mean_s = float(np.average(demand.responses_s(response), weights=shares))
         users += (
@@ -407,7 +413,7 @@ def _replayed(chosen: Chosen, trace: Trace, seconds: float | None) -> AskedStrea
 
 def _kept(drawn: Requests, kept: NDArray[np.bool_], context: int) -> Requests:
     """Return the requests that are kept, their outputs truncated at the context."""
-    selected = selected_requests(drawn, np.flatnonzero(kept))
+    selected = drawn.at(np.flatnonzero(kept))
     return replace(
         selected, output_tokens=np.minimum(selected.output_tokens, context - selected.input_tokens)
     )

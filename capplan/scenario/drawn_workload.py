@@ -59,7 +59,7 @@ def drawn_workload(path: Path, policies: tuple[str, ...] = ()) -> WorkloadSummar
         seed=_SEED,
         longest=demand.longest_tokens,
         response_s=0.0,
-        users_wait=False,
+        turns_wait=False,
     )
     if offered.requests is None:
         raise InputError(

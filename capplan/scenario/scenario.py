@@ -286,6 +286,8 @@ ROUTED = (
     "a plan counts on others being dealt in turn, and they find a less busy replica"
 )
 
+STAYS = "sessions are dealt to the replicas in turn, and stay with theirs"
+
 AS_PUBLISHED = "as-published"
 """Weight dtype: that of the model's config."""
 
@@ -359,7 +361,10 @@ def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, .
         reading.assume(f"headroom of {defaults.headroom_fraction:.0%}", "fleet.headroom")
     if fleet.routing is None:
         by_prefix = any(item.reuse is not None for item in classes)
-        reading.assume(ROUTED if by_prefix else IN_TURN, "fleet.routing")
+        said = (
+            STAYS if any(item.sessions is not None for item in classes) else ROUTED if by_prefix else IN_TURN
+        )
+        reading.assume(said, "fleet.routing")
 
     rate = reading.attempt(partial(_network_bytes_per_s, reading, fleet), None, ("fleet", "network"))
     hardware = networked(_hardware(reading, file), rate)

@@ -280,7 +280,7 @@ def _arrival_cv(
             why = f"says how requests arrive by themselves, and those of {follows} follow responses and think times; leave it out"
             reading.reject(key, why)
         elif item.users is None:
-            said = "plans take turns for a Poisson process; turns of few long sessions come in waves, which simulate shows"
+            said = "plans take turns for a Poisson process, of which as many are in flight as of sessions that wait for their responses"
             reading.assume(f"{item.name}: {said}", "fleet.headroom")
         return 1.0
     stated = source.arrival_cv if item.arrival_cv is None else item.arrival_cv

@@ -22,7 +22,7 @@ cdef class FlatQueue:
     cdef public Py_ssize_t position
     cdef public Py_ssize_t arrivals
     cdef public Py_ssize_t waiting
-    cdef Py_ssize_t count, users, arrived, asked, first_end, ends_count, next_waiting
+    cdef Py_ssize_t count, users, visits, arrived, asked, first_end, ends_count, next_waiting
     cdef public Py_ssize_t reports
     cdef public Py_ssize_t over
     cdef Py_ssize_t last_over

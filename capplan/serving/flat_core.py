@@ -110,6 +110,8 @@ class FlatRequests(NamedTuple):
     """Number of requests of each group."""
     most_asked: int
     """Requests that users of all groups send in a run."""
+    visits: int
+    """Groups of one user each, who begins at time zero; they come first."""
     block_ids: list[Counts]
     """Blocks of each prompt, and blocks that its response fills; empty without prefix cache."""
     output_ids: list[Counts]
@@ -173,7 +175,7 @@ class FlatQueue:
 
     def __init__(self, limits: FlatLimits, requests: FlatRequests) -> None:
         """Take the limits and the requests; requests that users send, or another engine, get their rows when they arrive."""
-        columns, arrivals, turns, group_requests, most_asked, block_ids, output_ids = requests
+        columns, arrivals, turns, group_requests, most_asked, visits, block_ids, output_ids = requests
         terms = limits.terms
         users, count = len(turns), arrivals + most_asked if len(turns) else len(columns[0])
         self.count = count
@@ -190,6 +192,7 @@ class FlatQueue:
             self.cached, self.class_index = array("q", zeros), array("q", zeros)
         self.users, self.arrivals, self.arrived = users, arrivals, 0
         self.asked = arrivals if users else count
+        self.visits = visits
         self.seat_users(limits.begin_s, turns, group_requests, most_asked)
         self.delay_s, self.token_delay_s, self.reached_s = limits.delay_s, limits.token_delay_s, 0.0
         self.max_num_seqs, self.budget = terms.max_num_seqs, terms.max_num_batched_tokens
@@ -223,9 +226,9 @@ class FlatQueue:
         self.find_next()
 
     def seat_users(self, begin_s: float, turns: Integers, group_requests: Integers, most_asked: int) -> None:
-        """Let users begin one after the other, each with the next request of the user's group."""
+        """Let users begin one after the other, each with the next request of the user's group; visitors wait from time zero."""
         users, reached = self.users, self.arrivals
-        self.ends = array("d", [user * begin_s for user in range(users)])
+        self.ends = array("d", [max(user - self.visits, 0) * begin_s for user in range(users)])
         self.first_end, self.ends_count = 0, users
         bounds = array("q", [reached])
         for rows in group_requests:
@@ -349,7 +352,7 @@ class FlatQueue:
         self.asked += 1
         self.first_end = (self.first_end + 1) % self.users
         self.ends_count = self.ends_count - 1 if self.asked < self.count else 0
-        if row + 1 >= self.end_of_group[group]:
+        if row + 1 >= self.end_of_group[group] and group >= self.visits:
             self.drop_ends(group)
         self.thinking.push(at_s, taken)
 

@@ -12,6 +12,7 @@ from capplan.errors import InputError
 from capplan.numbers import Array
 
 Counts = NDArray[np.int64]
+NO_IDS: Counts = np.zeros(0, dtype=np.int64)
 
 
 NAMED_BLOCKS = {"block_ids": "block_counts", "output_ids": "output_counts"}
@@ -77,6 +78,26 @@ class Requests:
                 columns[name] = ids[first : first + int(counts[start:stop].sum())]
         return replace(self, **columns)
 
+    def at(self, rows: Counts) -> "Requests":
+        """Return the requests in these rows, with their block ids.
+
+        Examples
+        --------
+        >>> two = Requests(np.array([32, 16]), np.array([1, 1]), block_ids=np.array([7, 8, 9]), block_counts=np.array([2, 1]))
+        >>> two.at(np.array([1])).block_ids
+        array([9])
+        """
+        columns: dict[str, Any] = {}
+        for field in fields(self):
+            column = getattr(self, field.name)
+            if column is not None and field.name not in NAMED_BLOCKS:
+                columns[field.name] = column[rows]
+        for name in NAMED_BLOCKS:
+            pieces = self.pieces(name)
+            if pieces is not None:
+                columns[name] = np.concatenate([NO_IDS, *(pieces[row] for row in rows.tolist())])
+        return replace(self, **columns)
+
     def pieces(self, name: str) -> list[Counts] | None:
         """Return the ids of a column of NAMED_BLOCKS by request; None if the requests have none."""
         ids, counts = getattr(self, name), getattr(self, NAMED_BLOCKS[name])
@@ -106,6 +127,33 @@ class UserGroup(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Visits:
+    """Sessions that begin at times of their own: each turn is sent some time after the response to the turn before it has ended."""
+
+    requests: Requests
+    """Turns, session after session in order of their beginning; `arrival_s` is about when each is sent, and not used by a simulation."""
+    turns: Counts
+    """Turns of each session, at least one."""
+    wait_s: Array
+    """Time before each turn: from time zero for the first of a session, from the end of the response before for the others."""
+
+    def of(self, sessions: Counts) -> "Visits":
+        """Return some of the sessions, by their places.
+
+        Examples
+        --------
+        >>> three = np.array([5, 6, 7])
+        >>> visits = Visits(Requests(three, three), np.array([2, 1]), np.array([0.0, 1.0, 4.0]))
+        >>> visits.of(np.array([1])).requests.input_tokens
+        array([7])
+        """
+        chosen = np.zeros(self.turns.size, dtype=np.bool_)
+        chosen[sessions] = True
+        rows = np.flatnonzero(np.repeat(chosen, self.turns))
+        return Visits(self.requests.at(rows), self.turns[chosen], self.wait_s[rows])
+
+
+@dataclass(frozen=True, slots=True)
 class Crowd:
     """Users in a closed loop: each thinks, sends a request, waits for the whole response, and thinks again."""
 
@@ -119,11 +167,21 @@ class Crowd:
     """Users by class, with the requests of each class; empty: any user takes any request, in order."""
     most_requests: int | None = None
     """The run ends after this many requests of all groups together; None: after all requests."""
+    visits: Visits | None = None
+    """Others who come, hold one session and leave; their turns are no requests of the groups."""
 
     @property
     def thinks(self) -> bool:
         """Return whether any think time is positive."""
-        return self.think_s is not None and bool(np.any(self.think_s > 0.0))
+        return self.visits is not None or (self.think_s is not None and bool(np.any(self.think_s > 0.0)))
+
+    @property
+    def asked(self) -> Requests:
+        """Return all requests that follow from responses: those of visits, then those of users."""
+        if self.visits is None:
+            return self.requests
+        turns = replace(self.visits.requests, arrival_s=None)
+        return joined_requests([turns, self.requests]) if self.users else turns
 
     @property
     def parts(self) -> list["Crowd"]:
@@ -137,7 +195,7 @@ class Crowd:
         [[2, 2], [7]]
         """
         if not self.groups:
-            return [replace(self, groups=(), most_requests=None)]
+            return [replace(self, groups=(), most_requests=None, visits=None)] if self.users else []
         ends = np.cumsum([group.requests for group in self.groups]).tolist()
         return [
             Crowd(
@@ -149,7 +207,7 @@ class Crowd:
         ]
 
     def first_turns(self) -> Counts:
-        """Return the group of each user, in the order in which they begin; large groups take turns more often.
+        """Return the group of each user but visitors, in the order in which they begin; large groups take turns more often.
 
         Examples
         --------
@@ -193,6 +251,25 @@ def joined_crowd(
         groups if len(groups) > 1 else (),
         most_requests,
     )
+
+
+def joined_visits(parts: Sequence[Visits]) -> Visits:
+    """Return the sessions of all parts in order of their beginning."""
+    if len(parts) == 1:
+        return parts[0]
+    turns = np.concatenate([part.turns for part in parts])
+    wait_s = np.concatenate([part.wait_s for part in parts])
+    order = np.argsort(wait_s[np.cumsum(turns) - turns], kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(order.size)
+    rows = np.argsort(np.repeat(place, turns), kind="stable")
+    return Visits(joined_requests([part.requests for part in parts]).at(rows), turns[order], wait_s[rows])
+
+
+def in_order_of_arrival(parts: Sequence[Requests]) -> Requests:
+    """Return the requests of all parts, which have arrival times, in order of these."""
+    together = joined_requests(parts)
+    return together.at(np.argsort(together.times_s, kind="stable"))
 
 
 def joined_requests(parts: Sequence[Requests]) -> Requests:
@@ -337,9 +414,11 @@ def _check_crowd(crowd: Crowd) -> None:
     InputError
         names the first invalid value
     """
-    if crowd.users < 1:
+    if crowd.users < (crowd.visits is None):
         raise InputError(f"users is {crowd.users}; it must be at least 1")
     _check_groups(crowd)
+    if crowd.visits is not None:
+        _check_visits(crowd.visits)
     if crowd.think_s is None:
         return
     bad = np.flatnonzero(~(np.isfinite(crowd.think_s) & (crowd.think_s >= 0.0)))
@@ -371,6 +450,23 @@ def _check_groups(crowd: Crowd) -> None:
         )
     if any(group.users < 1 for group in crowd.groups):
         raise InputError("crowd: a group has no users; leave it out")
+
+
+def _check_visits(visits: Visits) -> None:
+    """Refuse sessions without turns, or whose turns are not sent at a time.
+
+    Raises
+    ------
+    InputError
+        names the first invalid value
+    """
+    if np.any(visits.turns < 1) or int(visits.turns.sum()) != len(visits.requests):
+        raise InputError(
+            f"visits: {int(visits.turns.sum())} turns for {len(visits.requests)} requests; each session has one at least"
+        )
+    bad = np.flatnonzero(~(np.isfinite(visits.wait_s) & (visits.wait_s >= 0.0)))
+    if bad.size or visits.wait_s.size != len(visits.requests):
+        raise InputError("visits: wait_s must be finite, at least 0 s, and there for each turn")
 
 
 def check_admission(admission: Admission, crowd: Crowd | None) -> None:

@@ -39,6 +39,7 @@ from capplan.serving.outcome import (
 from capplan.serving.requests import (
     BEGIN_S,
     NAMED_BLOCKS,
+    NO_IDS,
     NO_REQUESTS,
     Admission,
     Counts,
@@ -62,9 +63,8 @@ ADMIT_ALL = Admission()
 FULL_RUN = EarlyEnd((), 0)
 METRICS = ("ttft", "tpot", "e2e")
 """Latencies in the order in which the core numbers them."""
-NO_TURNS = array("q"), array("q"), 0
-"""No users, no groups, no requests of users."""
-NO_IDS: Counts = np.zeros(0, dtype=np.int64)
+NO_TURNS = array("q"), array("q"), 0, 0
+"""No users, no groups, no requests of users, no visits."""
 LUCKS, LUCK_SEED = 4093, 7
 """Requests of which each has its own luck with drafts, and the seed of it."""
 NO_LIMIT = 1 << 60
@@ -194,8 +194,8 @@ def kind_of(engine: EngineSetup) -> type[FlatEngine]:
 
 
 def asked_of(crowd: Crowd | None) -> Requests:
-    """Return the requests that users send."""
-    return NO_REQUESTS if crowd is None else crowd.requests
+    """Return the requests that follow from responses."""
+    return NO_REQUESTS if crowd is None else crowd.asked
 
 
 def every_request(requests: Requests, crowd: Crowd | None) -> Requests:
@@ -215,9 +215,7 @@ def flat_requests(requests: Requests, crowd: Crowd | None, *, named: bool = Fals
     asked = asked_of(crowd)
     check_requests(requests, timed=True)
     check_requests(asked, timed=False)
-    when = np.append(requests.times_s, np.zeros(len(asked)))
-    if crowd is not None and crowd.think_s is not None:
-        when[len(requests) :] = crowd.think_s
+    when = np.concatenate([requests.times_s, *_waits_s(crowd)])
     prompt, output, cached, class_index = (
         integers(requests.column(name)) + integers(asked.column(name))
         for name in ("input_tokens", "output_tokens", "cached_tokens", "class_index")
@@ -229,7 +227,7 @@ def flat_requests(requests: Requests, crowd: Crowd | None, *, named: bool = Fals
         else []
         for name in NAMED_BLOCKS
     )
-    return FlatRequests(columns, len(requests), *_turns(crowd, len(asked)), *ids)
+    return FlatRequests(columns, len(requests), *_turns(crowd), *ids)
 
 
 def no_requests_yet(room: int) -> FlatRequests:
@@ -239,13 +237,24 @@ def no_requests_yet(room: int) -> FlatRequests:
     return FlatRequests(columns, 0, *NO_TURNS, [], [])
 
 
-def _turns(crowd: Crowd | None, count: int) -> tuple[array[int], array[int], int]:
-    """Return the group of each user at time zero, the number of requests of each group, and the most that users send."""
+def _waits_s(crowd: Crowd | None) -> list[Array]:
+    """Return how long visitors and users wait before each of their requests [s]."""
+    if crowd is None:
+        return []
+    think_s = np.zeros(len(crowd.requests)) if crowd.think_s is None else crowd.think_s
+    return [think_s] if crowd.visits is None else [crowd.visits.wait_s, think_s]
+
+
+def _turns(crowd: Crowd | None) -> tuple[array[int], array[int], int, int]:
+    """Return the group of each user at time zero, the number of requests of each group, the most that are sent, and the groups of one visitor, which come first."""
     if crowd is None:
         return NO_TURNS
-    groups = array("q", [group.requests for group in crowd.groups] or [count])
+    count = len(crowd.requests)
+    sizes = [group.requests for group in crowd.groups] or [count] * (crowd.users > 0)
     most = count if crowd.most_requests is None else min(crowd.most_requests, count)
-    return integers(crowd.first_turns()), groups, most
+    turns = np.zeros(0, dtype=np.int64) if crowd.visits is None else crowd.visits.turns
+    owners = np.concatenate([np.arange(turns.size), turns.size + crowd.first_turns()])
+    return integers(owners), integers(np.append(turns, sizes)), int(turns.sum()) + most, turns.size
 
 
 def limits_and_tables(

@@ -12,6 +12,8 @@ DRAWN_TURNS = 100_000
 """Turns that are drawn, from which the lengths of prompts and contexts are taken: their means are then within 1 %."""
 PARTS = 32
 """Equally many contexts of about the same length, each of which stands for all of them."""
+CROWDED = 2.0
+"""Standard deviations by which sessions in flight hold more than in the mean in a crowd that a replica has to recover from (an assumption): one moment in 44 of a normal law."""
 SEED = 11
 _IDLE_S = np.append(0.0, np.geomspace(1e-3, 1e9, 600))
 """Times at which what a cache holds is worked out; it is linear between them."""
@@ -103,6 +105,21 @@ class Contexts:
     def unlimited_token_hit_fraction(self) -> float:
         """Fraction of the prompt tokens that a cache without limit holds."""
         return (self.returning_tokens + self.shared_tokens) / self.input_tokens
+
+    def crowd_variance(self, sessions: float) -> float:
+        """Return the variance of the tokens that sessions in flight hold, a Poisson number of them in the mean [tokens^2].
+
+            var(S) = n f E(c^2)
+
+        Of n sessions a part f has a context, of c tokens: a compound Poisson law.
+
+        Examples
+        --------
+        >>> two = Contexts(np.array([100.0, 300.0]), 0.5, 0.0, 0.0, 0.0, 400.0)
+        >>> two.crowd_variance(4.0)
+        100000.0
+        """
+        return sessions * self.later_fraction * float(np.square(self.left_tokens).mean())
 
     def hit_fraction(self, cache_tokens: Array, think_time_s: float, others: CacheTraffic) -> Array:
         """Return the fraction of the prompt tokens that caches of each size hold.

@@ -151,6 +151,9 @@ def single_turns(
 ) -> SingleTurns:
     """Return random turns, out of a fixed number of drawn sessions: the first turns of a longer draw are those of a shorter one.
 
+    A turn follows the response before it, so sessions go back and forth between a replica and those who think. With sessions that
+    begin as a Poisson process, the turns at a replica that shares its speed among them are as many as if all turns were a Poisson process.
+
     Parameters
     ----------
     sessions : what they are like
@@ -167,6 +170,11 @@ def single_turns(
     >>> turns = single_turns(agent, 50, np.random.default_rng(0))
     >>> sorted(set(zip(turns.input_tokens.tolist(), turns.left_tokens.tolist())))
     [(100, 40), (150, 120)]
+
+    References
+    ----------
+    Baskett, Chandy, Muntz, Palacios 1975, "Open, closed, and mixed networks of queues with different classes of customers",
+    doi:10.1145/321879.321887: networks of processor-sharing and delay stations have a product form.
     """
     drawn = drawn_turns(sessions, DRAWN_SESSIONS, random, longest)
     rows = random.integers(0, len(drawn), count)

@@ -188,7 +188,8 @@ def simulated(
             requests = replace(requests, arrival_s=requests.arrival_s / slowness)
         if crowd is not None:
             crowd = sooner(crowd, slowness)
-        stream = replace(stream, requests=requests, crowd=crowd, warm_up_s=stream.warm_up_s / slowness)
+        ends = {name: getattr(stream, name) / slowness for name in ("warm_up_s", "load_ends_s")}
+        stream = replace(stream, requests=requests, crowd=crowd, **ends)
     return run_fleet(
         replica_of(sampled.spec),
         stream,
@@ -211,7 +212,8 @@ def _as_slow(asked: AskedFleet, plan: Plan, slowness: float) -> Plan:
 
 def sooner(crowd: Crowd, factor: float) -> Crowd:
     """Return users who think for a part of their time."""
-    return replace(crowd, think_s=None if crowd.think_s is None else crowd.think_s / factor)
+    visits = crowd.visits and replace(crowd.visits, wait_s=crowd.visits.wait_s / factor)
+    return replace(crowd, think_s=None if crowd.think_s is None else crowd.think_s / factor, visits=visits)
 
 
 def excess(

@@ -11,7 +11,7 @@ import pytest
 from capplan.cli.main import main
 from capplan.fleet.decision import fleet_decision
 from capplan.fleet.engine_options import EngineOptions
-from capplan.fleet.load.offered import SamplePath, selected_requests
+from capplan.fleet.load.offered import SamplePath
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.cheapest import Search, Terms
 from capplan.fleet.search.layouts import search
@@ -65,7 +65,7 @@ def of_one_replica(requests, demand, replicas):
     is_turn = np.array([item.sessions is not None for item in demand.classes])[requests.column("class_index")]
     turns, others = np.flatnonzero(is_turn), np.flatnonzero(~is_turn)
     drawn = turns[np.random.default_rng(11).random(turns.size) * replicas < 1.0]
-    return selected_requests(requests, np.sort(np.concatenate([drawn, others[::replicas]])))
+    return requests.at(np.sort(np.concatenate([drawn, others[::replicas]])))
 
 
 @pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: fleet.name)

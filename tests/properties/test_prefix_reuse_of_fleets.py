@@ -98,7 +98,12 @@ def test_long_sessions_stay_and_replicas_compute_about_as_much(tmp_path, text, s
     """Contexts of 20,000 tokens of which a turn computes 878: a session counts by what its turns compute, not by its context, nor by what all begin with."""
     path = written_to(tmp_path / "sessions.yaml", text)
     whole = offered_with_sessions(
-        demand_of(read_scenario(path)), seconds=300.0, seed=seed, longest=40_000, response_s=1.5
+        demand_of(read_scenario(path)),
+        seconds=300.0,
+        seed=seed,
+        longest=40_000,
+        response_s=1.5,
+        turns_wait=False,
     ).requests
     dealt = split_by_prefix(whole, 7)
     own = shared // session_block_tokens(demand_of(read_scenario(path)))

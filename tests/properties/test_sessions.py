@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
 from capplan.fleet.load.demand import demand_of
-from capplan.fleet.load.offered import selected_requests
-from capplan.fleet.load.session_load import offered_with_sessions, session_block_tokens
+from capplan.fleet.load.offered import split_crowd
+from capplan.fleet.load.session_load import offered_with_sessions, peak_stream, session_block_tokens
+from capplan.fleet.search.layouts import search
 from capplan.fleet.search.simulated_layout import demand_at_replica
+from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import Stream, simulated_fleet
+from capplan.questions.fleet import asked_fleet
 from capplan.recorded.traces.trace import read_trace
 from capplan.replica.replica import replica_of
 from capplan.scenario.drawn_workload import drawn_workload
@@ -23,13 +26,15 @@ from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.prefix_cache import hit_curve
-from capplan.serving.requests import Requests
+from capplan.serving.requests import NO_REQUESTS, Crowd, Requests, Visits
 from capplan.serving.simulator import simulate
+from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
 from capplan.workload.length import fixed
 from capplan.workload.request_class import Slo
 from capplan.workload.sessions import Sessions, drawn_turns, output_blocks, turn_blocks
 from tests.constant_steps import constant_steps
+from tests.files import written_to
 
 FIXED = {"turns": 10, "input_tokens": 1600, "added_tokens": 320, "output_tokens": 160, "think_time": "4 s"}
 
@@ -122,7 +127,9 @@ def test_requests_that_nobody_repeats_take_room_in_the_cache_too(classes):
         demand = demand_of(classes(*others, name="s", request_rate=4, **FIXED | {"think_time": "12 s"}))
         offered = offered_with_sessions(demand, seconds=400.0, seed=3, longest=8192, response_s=waits)
         names = tuple(item.name for item in demand.classes)
-        stream = Stream(offered.requests, names, session_block_tokens(demand), warm_up_share=0.3)
+        stream = Stream(
+            offered.requests, names, session_block_tokens(demand), crowd=offered.crowd, warm_up_share=0.3
+        )
         outcome = simulated_fleet(replica, stream, slo=Slo())
         simulated.append(outcome.classes["s"].prefix_hit_fraction)
         responses_s = tuple(outcome.classes[name].e2e_s.mean for name in names)
@@ -148,7 +155,7 @@ def test_the_hits_of_a_plan_are_those_of_a_block_by_block_simulation(classes, me
     demand = demand_of(scenario)
     offered = offered_with_sessions(demand, seconds=400.0, seed=3, longest=8192, response_s=1.5)
     outcome = simulated_fleet(
-        replica, Stream(offered.requests, ("requests",), session_block_tokens(demand)), slo=Slo()
+        replica, Stream(None, ("requests",), session_block_tokens(demand), crowd=offered.crowd), slo=Slo()
     )
     (expected,) = demand_at_replica(demand, replica, 1.0, outcome.all.e2e_s.mean).hit_fractions
     assert least < outcome.all.prefix_hit_fraction < most
@@ -209,6 +216,98 @@ def test_users_wait_for_the_response_to_each_turn_before_they_think(classes, rep
             (np.diff(prompts) > 0) | (prompts[1:] == 1600)
         )  # the next turn of a session, or the first of another
     assert outcome.all.prefix_hit_fraction > 0.8
+
+
+def test_turns_wait_for_the_response_before_them_at_the_replica_of_their_session(classes):
+    """Turns followed the mean response: load piled up where sessions would have waited, and TPOT was up to a fifth over the plan."""
+    demand = demand_of(classes(request_rate=4, **FIXED | {"think_time": "2 s"}))
+    flags = ServingFlags(max_model_len=8192, offline=True)
+    replica = replica_of(asked_replica("llama-3.1-8b", "h100-sxm", flags).spec)
+    offered = offered_with_sessions(demand, seconds=200.0, seed=3, longest=8192, response_s=1.5)
+    visits = offered.crowd.visits
+    assert offered.requests is None
+    parts = split_crowd(offered.crowd, 2)
+    assert sum(part.visits.turns.size for part in parts) == visits.turns.size
+    for part in parts:
+        outcome = simulate(None, replica.engine, crowd=part)
+        prompts, first = part.visits.requests.input_tokens, np.append(0, np.cumsum(part.visits.turns)[:-1])
+        sent = {
+            (begin_s, prompt)
+            for begin_s, prompt in zip(part.visits.wait_s[first], prompts[first], strict=True)
+        }
+        seen = set(zip(outcome.arrival_s.tolist(), outcome.input_tokens.tolist(), strict=True))
+        assert {(round(at, 6), prompt) for at, prompt in sent} <= {
+            (round(at, 6), prompt) for at, prompt in seen
+        }
+        assert outcome.arrival_s.size == len(prompts)
+    alone = visits.of(np.array([int(visits.turns.argmax())]))
+    outcome = simulate(None, replica.engine, crowd=Crowd(NO_REQUESTS, 0, visits=alone))
+    waited = outcome.arrival_s - np.append(0.0, (outcome.arrival_s + outcome.e2e_s)[:-1])
+    assert waited == pytest.approx(alone.wait_s)
+
+
+def test_turns_that_wait_are_as_many_in_flight_as_a_product_form_says():
+    """Baskett et al. 1975: p(n) ~ prod r W s(i) / i for turns at a rate r, of W steps that take s(n) with n of them in flight; so plans draw a Poisson process."""
+    step_s, rise_s, steps, rate, think_s, turns, sessions = 0.01, 0.002, 200, 1.5, 20.0, 10, 40_000
+    knots, one = np.array([0.0, 1000.0]), np.array([1.0])
+    times = step_s + rise_s * knots
+    table = StepTable(
+        knots, times, 0.0 * knots, one, np.zeros((2, 1)), knots, times, one, one, np.zeros((1, 1))
+    )
+    engine = EngineSetup(table, Scheduling("mixed", 400, 100_000), kv_blocks=10**6)
+    flights = np.arange(1, 400)
+    weights = np.append(1.0, np.cumprod(rate * steps * (step_s + rise_s * flights) / flights))
+    expected_s = float(weights @ np.append(0, flights) / weights.sum()) / rate
+    rng, ones = np.random.default_rng(5), np.ones(sessions * turns, dtype=np.int64)
+    wait_s = rng.exponential(think_s, ones.size)
+    wait_s[::turns] = np.cumsum(rng.exponential(turns / rate, sessions))
+    visits = Visits(Requests(ones, steps * ones), np.full(sessions, turns), wait_s)
+    came_s = np.cumsum(rng.exponential(1.0 / rate, ones.size))
+    waiting = simulate(None, engine, crowd=Crowd(NO_REQUESTS, 0, visits=visits))
+    poisson = simulate(Requests(ones, steps * ones, came_s), engine)
+    follows = wait_s + expected_s
+    follows[::turns] = wait_s[::turns]
+    sent_s = np.sort(follows.reshape(sessions, turns).cumsum(axis=1).ravel())
+    timed = simulate(Requests(ones, steps * ones, sent_s), engine)
+    load_s = wait_s[::turns].max()
+    seen = [
+        outcome.e2e_s[(outcome.arrival_s > 500.0) & (outcome.arrival_s < load_s)].mean() / expected_s
+        for outcome in (waiting, poisson, timed)
+    ]
+    assert seen[:2] == pytest.approx([1.0, 1.0], abs=0.02)
+    assert seen[2] > 1.03  # as if nobody waited
+
+
+FEW = """name: few
+model: llama-3.1-8b
+traffic: [{name: s, request_rate: 0.5 req/s, turns: {mean: 12, p95: 30}, think_time: 10 s, input_tokens: 4000, added_tokens: 500,
+           output_tokens: {mean: 300, p95: 600}}]
+slo: {ttft_p95: 9 s, tpot_p95: 300 ms, confidence: 50 %}
+fleet: {hardware: [l40s], tensor_parallel: [1], pipeline_parallel: 1, headroom: 0 %, spare_replicas: 0}
+"""
+
+
+@pytest.mark.long
+def test_a_replica_that_does_not_recover_from_a_crowd_of_sessions_is_not_planned(tmp_path):
+    """Eleven sessions in the mean fill 60 % of a cache, and at times all of it: prompts are then computed again, responses take longer, and more sessions come."""
+    question = asked_fleet(read_scenario(written_to(tmp_path / "few.yaml", FEW)), offline=True).question
+    (layout,) = search(question).candidates
+    trial = Trial(layout, question, {})
+    assert trial.with_hits(1.0, trial.responses_s).hit_fractions[0] > 0.9
+    demand = trial.with_hits(1.0, trial.responses_s)
+    stream = peak_stream(
+        demand, replicas=1, seed=1, longest=question.max_model_len, response_s=12.0, routing=None
+    )
+    assert simulated_fleet(trial.replica, stream, slo=question.slo).all.ttft_s.mean > 3.0
+    assert trial.fleet(1).ttft_s.mean > 3.0
+    stream = peak_stream(
+        demand, replicas=2, seed=1, longest=question.max_model_len, response_s=9.0, routing=None
+    )
+    seen, planned = simulated_fleet(trial.replica, stream, replicas=2, slo=question.slo).all, trial.fleet(2)
+    assert planned.steady
+    assert [seen.ttft_s.mean, seen.tpot_s.mean] == pytest.approx(
+        [planned.ttft_s.mean, planned.tpot_s.mean], rel=0.05
+    )
 
 
 TABLE = constant_steps(0.01, 0.02)
@@ -310,7 +409,7 @@ def test_a_trace_of_small_blocks_is_read_with_its_answers_and_one_of_large_block
     requests = read_trace(small).requests()
     assert requests.output_ids is not None
     assert int(requests.output_counts.sum()) == requests.output_ids.size > 0
-    part = selected_requests(requests, np.arange(3, 9))
+    part = requests.at(np.arange(3, 9))
     assert part.output_ids.tolist() == requests.output_ids[int(requests.output_counts[:3].sum()) :].tolist()
     assert requests.between(3, 9).output_ids.tolist() == part.output_ids.tolist()
     large = tmp_path / "large.jsonl"

@@ -17,12 +17,11 @@ from capplan.fleet.plan import Plan
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.simulation import Stream
 from capplan.questions.fleet import AskedFleet
-from capplan.questions.plans.plan_verification import planned_stream, refuse_drafts
+from capplan.questions.plans.plan_verification import SENT, planned_stream, refuse_drafts
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.replica import replica_of
 from capplan.serving.requests import Requests
 
-TOOL = "capplan verify-plan --endpoint"
 MINUTES = 5.0
 """Minutes of traffic that count, unless --minutes says how many."""
 SEED = 4099
@@ -66,7 +65,9 @@ def measured_plan(
     demand, busy = asked.question.demand, plan.single.busy_replicas
     most_per_s = sum(demand.rates_per_s(0.0)) / busy
     seconds = max(60.0 * (minutes or MINUTES), LEAST_REQUESTS / most_per_s)
-    stream = planned_stream(asked, replica, 1.0 / busy, seconds=seconds, replicas=1, seed=SEED)
+    stream = planned_stream(
+        asked, replica, 1.0 / busy, seconds=seconds, replicas=1, seed=SEED, turns_wait=False
+    )
     prompts = prompts_for(server, random.Random(SEED), whole_sessions=demand.has_sessions)
     traffic = _Traffic(server, prompts, stream.warm_up_s + seconds, tell)
     users = f", {stream.crowd.users} users" if stream.crowd else ""
@@ -86,7 +87,7 @@ def measured_plan(
             "the server returns no token ids, so no turn repeats the response before it, and fewer tokens hit the prefix cache than in use"
         )
     bare = BenchmarkResult(
-        TOOL,
+        SENT,
         server.shown,
         model=asked.scenario.model,
         request_rate_per_s=None if demand.users else most_per_s,

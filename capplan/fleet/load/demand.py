@@ -59,6 +59,7 @@ class Demand:
         tiers: Sequence[TierTokens] = (),
         share: float = 1.0,
         response_s: ResponseTimes = 0.0,
+        crowding: float = 0.0,
     ) -> "Demand":
         """Return the demand with the hits of a KV cache of this size; of a trace half of it is free for prefixes (an assumption).
 
@@ -73,9 +74,14 @@ class Demand:
             of the whole traffic, at the replica; 0: contexts stay as long as the cache has room for one
         response_s : [s]
             during which sessions keep their blocks
+        crowding : [-]
+            standard deviations by which sessions in flight hold more than in the mean
         """
         below = np.cumsum([0.0, *(tier.tokens for tier in tiers)])
-        traffic = self._cache_traffic(share, self.responses_s(response_s))
+        responses_s = self.responses_s(response_s)
+        traffic = self._cache_traffic(share, responses_s)
+        if crowding:
+            cache_tokens = max(cache_tokens - crowding * self._crowd_deviation(share, responses_s), 0.0)
         curves = [
             self._found(index, cache_tokens, below, share, traffic) for index in range(len(self.classes))
         ]
@@ -97,6 +103,16 @@ class Demand:
         think_s = [item.sessions.think_time_s if item.sessions else 0.0 for item in self.classes]
         running = float((rates * np.array(responses_s) * left[:, 2]).sum())
         return CacheTraffic(rates, left[:, 0], np.array(think_s), left[:, 1], running)
+
+    def _crowd_deviation(self, share: float, responses_s: Sequence[float]) -> float:
+        """Return the standard deviation of what sessions in flight at a replica hold, of those that begin as a Poisson process [tokens]."""
+        variance = 0.0
+        for item, rate, wait_s in zip(
+            self.classes, self.rates_of_classes(responses_s), responses_s, strict=True
+        ):
+            if item.users is None and item.sessions is not None and isinstance(item.reuse, Contexts):
+                variance += item.reuse.crowd_variance(share * rate * (item.sessions.think_time_s + wait_s))
+        return math.sqrt(variance)
 
     def _found(
         self, index: int, cache_tokens: float, below: Array, share: float, traffic: CacheTraffic

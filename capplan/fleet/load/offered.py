@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, exp, inf, log2
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand, drawn_requests
 from capplan.numbers import Array
-from capplan.serving.requests import NAMED_BLOCKS, Crowd, Requests, joined_crowd
+from capplan.serving.requests import NO_REQUESTS, Crowd, Requests, joined_crowd
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import ResponseTimes, arrival_generator, drawn_gaps
@@ -41,7 +41,7 @@ def split_round_robin(requests: Requests, replicas: int) -> list[Requests]:
     if len(requests) < replicas:
         raise InputError(f"{len(requests)} requests for {replicas} replicas; simulate more requests")
     chosen = [np.arange(first, len(requests), replicas) for first in range(replicas)]
-    return [selected_requests(requests, rows) for rows in chosen]
+    return [requests.at(rows) for rows in chosen]
 
 
 def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
@@ -97,7 +97,7 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
         rows_of[chosen].append(index)
     if not all(rows_of):
         return split_round_robin(requests, replicas)
-    return [selected_requests(requests, np.array(rows)) for rows in rows_of]
+    return [requests.at(np.array(rows)) for rows in rows_of]
 
 
 def _known_blocks(
@@ -128,7 +128,7 @@ def split_at_random(requests: Requests, replicas: int, seed: int) -> list[Reques
         return [requests]
     to = np.random.default_rng([seed, 3]).integers(0, replicas, len(requests))
     chosen = [np.flatnonzero(to == replica) for replica in range(replicas)]
-    return [selected_requests(requests, rows) for rows in chosen]
+    return [requests.at(rows) for rows in chosen]
 
 
 def dealt_users(users: Sequence[int], replicas: int) -> list[tuple[int, ...]]:
@@ -167,11 +167,25 @@ def kinds_of_replicas(users: Sequence[int], replicas: int) -> list[tuple[tuple[i
 
 
 def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
-    """Return the users of each replica, who stay with it, and the requests they send; replicas without users get none.
+    """Return the users and visitors of each replica, who stay with it, and the requests they send; replicas without any get none.
 
     All replicas send for about the same time: each gets the part of the common limit that its users would send. A group whose users
-    all stay at one replica keeps its requests in their order.
+    all stay at one replica keeps its requests in their order. Visitors are dealt in turn, in the order in which they come.
     """
+    users = _split_users(crowd, replicas) if crowd.users else [None] * replicas
+    if crowd.visits is None:
+        return [own for own in users if own is not None]
+    split = []
+    for first, own in enumerate(users):
+        come = np.arange(first, crowd.visits.turns.size, replicas)
+        if come.size:
+            split.append(replace(own or Crowd(NO_REQUESTS, 0), visits=crowd.visits.of(come)))
+        elif own is not None:
+            split.append(own)
+    return split
+
+
+def _split_users(crowd: Crowd, replicas: int) -> list[Crowd | None]:
     groups = crowd.parts
     user_rates = [group.user_rate for group in crowd.groups] or [1.0]
     parts: list[list[tuple[Crowd, Crowd]]] = [[] for _ in range(replicas)]
@@ -198,35 +212,14 @@ def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
             for group, whole in part
         ]
         split.append(joined_crowd(sending, rows.size, rates[replica]))
-    return [of_replica for of_replica in split if of_replica is not None]
+    return split
 
 
 def _sending(group: Crowd, rows: NDArray[np.int64]) -> Crowd:
     """Return a group that sends only some of its requests; begin again where they run out."""
     chosen = rows % len(group.requests)
     think_s = None if group.think_s is None else group.think_s[chosen]
-    return Crowd(selected_requests(group.requests, chosen), group.users, think_s)
-
-
-def selected_requests(requests: Requests, rows: NDArray[np.int64]) -> Requests:
-    """Return the requests in these rows, with their block ids.
-
-    Examples
-    --------
-    >>> two = Requests(np.array([32, 16]), np.array([1, 1]), block_ids=np.array([7, 8, 9]), block_counts=np.array([2, 1]))
-    >>> selected_requests(two, np.array([1])).block_ids
-    array([9])
-    """
-    columns: dict[str, Any] = {}
-    for field in fields(requests):
-        column = getattr(requests, field.name)
-        if column is not None and field.name not in NAMED_BLOCKS:
-            columns[field.name] = column[rows]
-    for name in NAMED_BLOCKS:
-        pieces = requests.pieces(name)
-        if pieces is not None:
-            columns[name] = np.concatenate([pieces[row] for row in rows.tolist()])
-    return replace(requests, **columns)
+    return Crowd(group.requests.at(chosen), group.users, think_s)
 
 
 NEGLIGIBLE = 0.05
@@ -534,5 +527,5 @@ class SamplePath:
                 if fraction:
                     arrival_s[rows] = np.cumsum(drawn_gaps(random, own_cv, int(rows.sum()))) / fraction
             order = np.argsort(arrival_s, kind="stable")
-            self._timed[cv] = replace(selected_requests(self._untimed, order), arrival_s=arrival_s[order])
+            self._timed[cv] = replace(self._untimed.at(order), arrival_s=arrival_s[order])
         return self._timed[cv]

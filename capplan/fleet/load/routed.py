@@ -9,7 +9,6 @@ import numpy as np
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.engine_options import EngineOptions, Engines, engines_of
-from capplan.fleet.load.offered import selected_requests
 from capplan.fleet.pools.link import LinkTerms, LinkUse, link_between, link_use, unlinked_reason
 from capplan.fleet.simulation import (
     ENGINE_DEFAULTS,
@@ -168,11 +167,13 @@ def run_fleet(
 ) -> FleetOutcome:
     """Simulate a fleet: replicas one by one on a stream split beforehand if that is enough, else behind a router.
 
-    Users that are dealt to replicas in turn or at random stay with theirs, as `fleet` sizes for: no router is needed.
+    Users that are dealt to replicas in turn or at random stay with theirs, as `fleet` sizes for: no router is needed. Sessions stay too,
+    unless a rule of the router is named.
     """
     if operation is None and stream.routing == "least_loaded" and replicas > 1:
         operation = Operation()
-    if stream.crowd is not None and operation in [Operation(routing=routing) for routing in DEALT]:
+    is_of_users = stream.crowd is not None and stream.crowd.visits is None
+    if is_of_users and operation in [Operation(routing=routing) for routing in DEALT]:
         stream, operation = replace(stream, routing=operation.routing), None
     if operation is None:
         return simulated_fleet(
@@ -222,7 +223,7 @@ class MixedGroup:
         if self.weights != (0.0, 1.0):
             dealt = np.random.default_rng(_DEALT).random(len(every))
             mine &= (dealt >= self.weights[0]) & (dealt < self.weights[1])
-        return selected_requests(every, np.flatnonzero(mine))
+        return every.at(np.flatnonzero(mine))
 
 
 def run_mix(

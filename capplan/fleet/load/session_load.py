@@ -1,10 +1,11 @@
 """The traffic of a scenario at its peak as a stream of requests, turns of sessions with their block ids included: what `simulate` runs."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields, replace
-from math import ceil
+from dataclasses import astuple, dataclass, replace
+from math import ceil, inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.load.offered import (
@@ -12,12 +13,19 @@ from capplan.fleet.load.offered import (
     SamplePath,
     lengthened,
     requests_of_steady_users,
-    selected_requests,
 )
 from capplan.fleet.load.waits import waits_of
 from capplan.fleet.simulation import Stream
 from capplan.numbers import Array
-from capplan.serving.requests import Crowd, Requests, joined_crowd
+from capplan.serving.requests import (
+    NO_REQUESTS,
+    Crowd,
+    Requests,
+    Visits,
+    in_order_of_arrival,
+    joined_crowd,
+    joined_visits,
+)
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import SIMULATED_REQUESTS, WARM_UP_SHARE, RequestClass, ResponseTimes
 from capplan.workload.sessions import (
@@ -33,8 +41,12 @@ from capplan.workload.sessions import (
     turn_starts_s,
 )
 
+Rows = NDArray[np.int64]
+
 WARM_QUANTILE = 0.95
 """Quantile of the turns of a session; a fleet warms up for as long as so many turns take."""
+LEAST_RESPONSE = 0.5
+"""Time of responses over their mean, down to which the turns of a session last until the end of a load."""
 MOST_TURNS = 1.5
 """Turns that a user may send, over those at the mean response time: responses of other users may be slower."""
 
@@ -56,13 +68,12 @@ def offered_with_sessions(
     seed: int,
     longest: int,
     response_s: ResponseTimes,
-    users_wait: bool = True,
+    turns_wait: bool = True,
 ) -> Offered:
     """Return the requests of some time: the turns of sessions with their blocks, all other requests as a sample path.
 
-    Sessions of a class with a rate start as a Poisson process, and a turn is sent its think time after the mean response to the
-    turn before it. Users hold one session after another and wait for each response. As many sessions as usual are in flight at
-    time zero, whose contexts no cache has then.
+    Sessions of a class with a rate start as a Poisson process, users hold one session after another, and a turn is sent its think
+    time after the response to the turn before it. As many sessions as usual are in flight at time zero, whose contexts no cache has then.
 
     Parameters
     ----------
@@ -73,7 +84,7 @@ def offered_with_sessions(
         sessions end before a turn that exceeds it, other requests are truncated to it
     response_s : [s]
         mean response times
-    users_wait : without this, users with sessions send a turn after the mean response, as sessions with a rate do
+    turns_wait : without this, a turn is sent its think time after the mean response, whatever the response before it takes
 
     Returns
     -------
@@ -82,7 +93,7 @@ def offered_with_sessions(
     responses_s = demand.responses_s(response_s)
     plain = [index for index, request_class in enumerate(demand.classes) if request_class.sessions is None]
     open_loop, crowds, user_rates, most = _sample_path(demand, plain, seconds, seed, longest, responses_s)
-    named, first_id = _Named(session_block_tokens(demand), longest), 0
+    named, first_id, visits = _Named(session_block_tokens(demand), longest), 0, list[Visits]()
     for place, part in enumerate(open_loop):
         open_loop[place], first_id = named.by_themselves(part, plain, first_id)
     for place, crowd in enumerate(crowds):
@@ -93,7 +104,7 @@ def offered_with_sessions(
         if sessions is None:
             continue
         random, wait_s = np.random.default_rng([seed, 4, index]), responses_s[index]
-        if request_class.users is not None and users_wait:
+        if request_class.users is not None and turns_wait:
             users, first_id = named.users(
                 request_class.users, sessions, seconds, wait_s, random, first_id, index
             )
@@ -101,11 +112,20 @@ def offered_with_sessions(
             rate = 1.0 / max(sessions.think_time_s + wait_s, LEAST_GAP_S)
             user_rates += [rate] * len(users)
             most += round(rate * len(users) * seconds)
+            continue
+        turns, sent_s = _turns_in_time(request_class, sessions, seconds, wait_s, longest, random)
+        rows = np.flatnonzero(sent_s < seconds)
+        if turns_wait:
+            rows, come_s, counts = _visits(turns, sent_s, seconds, wait_s)
+        part, first_id = named.requests(_at(turns, rows), sessions, first_id, index, sent_s[rows])
+        if turns_wait:
+            visits.append(Visits(part, counts, come_s))
         else:
-            turns, arrival_s = _turns_in_time(request_class, sessions, seconds, wait_s, longest, random)
-            part, first_id = named.requests(turns, sessions, first_id, index, arrival_s)
             open_loop.append(part)
-    return Offered(_merged(open_loop), joined_crowd(crowds, max(most, 1), user_rates))
+    everyone = joined_crowd(crowds, max(most, 1), user_rates)
+    if visits:
+        everyone = replace(everyone or Crowd(NO_REQUESTS, 0), visits=joined_visits(visits))
+    return Offered(in_order_of_arrival(open_loop) if open_loop else None, everyone)
 
 
 def _sample_path(
@@ -221,7 +241,7 @@ def _turns_in_time(
     longest: int,
     random: "np.random.Generator",
 ) -> tuple[Turns, Array]:
-    """Return the turns that are sent in a time, and when: those of as many sessions as send them at the rate of the class."""
+    """Return the turns from time zero on, and when each is sent if responses take their mean: those of as many sessions as send them at the rate of the class."""
     gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
     before_s = gap_s * float(sessions.turns.quantile(WHOLE_QUANTILE))
     wanted = max(round(request_class.request_rate_at(response_s) * seconds), 1)
@@ -229,24 +249,42 @@ def _turns_in_time(
     while True:
         turns = drawn_turns(sessions, count, random, longest)
         gaps = drawn_gaps_s(sessions, len(turns), response_s, random)
-        arrival_s = turn_starts_s(turns, random.uniform(-before_s, seconds, count), gaps)
-        rows = np.flatnonzero((arrival_s >= 0.0) & (arrival_s < seconds))
-        if rows.size >= wanted:
-            kept = rows[:wanted]
-            return Turns(*(column[kept] for column in astuple(turns))), arrival_s[kept]
-        count = 1 + round(1.1 * count * wanted / max(rows.size, 1))
+        sent_s = turn_starts_s(turns, random.uniform(-before_s, seconds, count), gaps)
+        in_time = np.flatnonzero((sent_s >= 0.0) & (sent_s < seconds))
+        if in_time.size >= wanted:
+            enough = (turns.session <= turns.session[in_time[wanted - 1]]) & (sent_s >= 0.0)
+            enough[in_time[wanted:]] = False
+            return _at(turns, enough), sent_s[enough]
+        count = 1 + round(1.1 * count * wanted / max(in_time.size, 1))
 
 
-def _merged(parts: Sequence[Requests]) -> Requests | None:
-    """Return all requests in order of arrival."""
-    if not parts:
-        return None
-    columns = {
-        field.name: np.concatenate([getattr(part, field.name) for part in parts])
-        for field in fields(Requests)
-    }
-    together = Requests(**columns)
-    return selected_requests(together, np.argsort(columns["arrival_s"], kind="stable"))
+def _at(turns: Turns, rows: "Rows | NDArray[np.bool_]") -> Turns:
+    return Turns(*(column[rows] for column in astuple(turns)))
+
+
+def _visits(turns: Turns, sent_s: Array, seconds: float, response_s: float) -> tuple[Rows, Array, Rows]:
+    """Return the rows of turns that come in a time even if responses take half their mean, in order of their sessions' beginning, what each waits for, and the turns of each session.
+
+    Parameters
+    ----------
+    turns : session after session
+    sent_s : [s]
+        when each is sent if responses take their mean
+    seconds : [s]
+    response_s : [s]
+        the mean
+    """
+    firsts = np.flatnonzero(np.diff(turns.session, prepend=-1))
+    place = np.arange(len(turns)) - np.repeat(firsts, np.diff(firsts, append=len(turns)))
+    rows = np.flatnonzero(sent_s - LEAST_RESPONSE * place * response_s < seconds)
+    firsts = np.flatnonzero(np.diff(turns.session[rows], prepend=-1))
+    counts, begins_s = np.diff(firsts, append=rows.size), sent_s[rows[firsts]]
+    rows = rows[np.argsort(np.repeat(begins_s, counts), kind="stable")]
+    counts = counts[np.argsort(begins_s, kind="stable")]
+    wait_s = np.maximum(np.diff(sent_s[rows], prepend=0.0) - response_s, LEAST_GAP_S)
+    begins = np.cumsum(counts) - counts
+    wait_s[begins] = sent_s[rows[begins]]
+    return rows, wait_s, counts
 
 
 SAMPLED_SECONDS = 600.0
@@ -262,6 +300,7 @@ def peak_stream(
     seconds: float | None = None,
     response_s: ResponseTimes = 0.0,
     routing: Routing | None,
+    turns_wait: bool = True,
 ) -> Stream:
     """Return the requests of some time at the peak.
 
@@ -278,6 +317,7 @@ def peak_stream(
     response_s : [s]
         approximate response times of users and of the turns of sessions
     routing : of the router
+    turns_wait : turns of sessions wait for the response before them; without this they are sent after the mean response
 
     Returns
     -------
@@ -302,6 +342,7 @@ def peak_stream(
             seed=seed,
             longest=longest,
             response_s=response_s,
+            turns_wait=turns_wait,
         )
     else:
         offered = SamplePath(demand, count=count, seed=seed, longest=longest, response_s=response_s).offered(
@@ -312,4 +353,5 @@ def peak_stream(
     return Stream(
         offered.requests, names, blocks, crowd=offered.crowd, routing=routing, seed=seed, warm_up_s=warm_up_s,
         warm_up_share=0.0 if warm_up_s else WARM_UP_SHARE, waits=waits_of(demand.classes).at_the_peak,
+        load_ends_s=count / rate + warm_up_s if demand.has_sessions else inf,
     )  # fmt: skip

@@ -359,6 +359,7 @@ class Joint:
             longest=self.question.max_model_len,
             response_s=response_s,
             routing=self.question.routing,
+            turns_wait=False,
         )
 
     def operation(self, pair: Pair, unit_s: float = 1.0) -> Operation:

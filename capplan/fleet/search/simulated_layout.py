@@ -43,6 +43,7 @@ from capplan.replica.tables import table_of_plans
 from capplan.serving.simulator import simulate
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
+from capplan.workload.kept_contexts import CROWDED
 from capplan.workload.request_class import ResponseTimes, Target
 
 DOUBLINGS = 10
@@ -78,9 +79,13 @@ def with_load_time(replica: Replica, demand: Demand) -> Replica:
 
 
 def demand_at_replica(
-    demand: Demand, replica: Replica, share: float = 1.0, response_s: ResponseTimes = 0.0
+    demand: Demand,
+    replica: Replica,
+    share: float = 1.0,
+    response_s: ResponseTimes = 0.0,
+    crowding: float = 0.0,
 ) -> Demand:
-    """Return the demand with the prefix-cache hits of a replica.
+    """Return the demand with the prefix-cache hits of a replica, in the mean or when it is crowded.
 
     They depend on the size of its cache and, for sessions, on the share of the traffic that it carries and the response time.
     """
@@ -92,7 +97,7 @@ def demand_at_replica(
         tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
         for size in demand.tiers
     ]
-    return demand.with_cache(float(tokens), tiers, share, response_s)
+    return demand.with_cache(float(tokens), tiers, share, response_s, crowding)
 
 
 class SimulatedLayout:
@@ -166,7 +171,7 @@ class SimulatedLayout:
 
     def _settled(
         self,
-        run: Callable[[Demand], Latencies],
+        run: Callable[[Demand, Mapping[Target, float] | None], Latencies],
         share: float,
         slowness: float,
         limits: Mapping[Target, float] | None = None,
@@ -176,9 +181,12 @@ class SimulatedLayout:
         Slow responses keep sessions in flight for longer, which leaves less of the cache to each; fewer hits make responses
         slower. The hits are those at the lightest load first, and fall until they stay or the queue grows.
 
+        In a crowd of sessions a cache holds less of each. If responses then take so long that as many sessions stay in flight after the
+        crowd, the replica does not recover from it, and its latencies are those of the crowd.
+
         Parameters
         ----------
-        run : latencies with the hits of a demand
+        run : latencies with the hits of a demand, within limits if there are any
         share : [-]
             of the traffic, at a replica
         slowness : [-]
@@ -187,22 +195,31 @@ class SimulatedLayout:
             stop once one of them is missed, which fewer hits would not mend
         """
         if not self.demand.has_sessions:
-            return run(self.demand)
-        demand = self.with_hits(share, self.responses_s)
-        while True:
-            seen = run(demand)
+            return run(self.demand, limits)
+
+        def later(demand: Demand, seen: Latencies, crowding: float) -> Demand | None:
+            waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
+            slower = self.with_hits(share, waits, crowding)
+            return slower if slower.lengths.cached_tokens < demand.lengths.cached_tokens else None
+
+        following: Demand | None = self.with_hits(share, self.responses_s)
+        while following is not None:
+            demand = following
+            seen = run(demand, limits)
             self._settled_demands[float(f"{share:.9g}"), slowness] = demand
             if not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0):
                 return seen
-            waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
-            slower = self.with_hits(share, waits)
-            if slower.lengths.cached_tokens >= demand.lengths.cached_tokens:
-                return seen
-            demand = slower
+            following = later(demand, seen, 0.0)
+        crowd = later(demand, seen, CROWDED)
+        if crowd is None:
+            return seen
+        crowded = run(crowd, None)
+        again = later(crowd, crowded, 0.0) if crowded.steady else crowd
+        return seen if again is None else crowded
 
-    def with_hits(self, share: float, responses_s: ResponseTimes) -> Demand:
+    def with_hits(self, share: float, responses_s: ResponseTimes, crowding: float = 0.0) -> Demand:
         """Return the demand with the prefix-cache hits of a replica that carries a share of the traffic, at response times."""
-        return demand_at_replica(self.question.demand, self._built, share, responses_s)
+        return demand_at_replica(self.question.demand, self._built, share, responses_s, crowding)
 
     def at(
         self,
@@ -220,11 +237,11 @@ class SimulatedLayout:
         """
         share = rate_per_s / self.total_rate
 
-        def run(demand: Demand) -> Latencies:
-            return self._at(demand, rate_per_s, replicas, slowness, limits or {}, short=short)
+        def run(demand: Demand, within: Mapping[Target, float] | None) -> Latencies:
+            return self._at(demand, rate_per_s, replicas, slowness, within or {}, short=short)
 
         if short and self.demand.has_sessions:
-            return run(self.with_hits(share, self.responses_s))
+            return run(self.with_hits(share, self.responses_s), limits)
         return self._settled(run, share, slowness, limits)
 
     def _at(
@@ -299,10 +316,10 @@ class SimulatedLayout:
         if not self.demand.users:
             return self.at(self.total_rate * traffic_ratio / replicas, replicas, slowness, limits=limits)
 
-        def run(demand: Demand) -> Latencies:
+        def run(demand: Demand, within: Mapping[Target, float] | None) -> Latencies:
             key = (self._gaps, *_hits(demand), "fleet", replicas, slowness, traffic_ratio)
             if key not in self._runs.latencies:
-                limits_s = engine_limits(limits or {}, slowness, demand.classes)
+                limits_s = engine_limits(within or {}, slowness, demand.classes)
                 together = self._of_kinds(demand, replicas, slowness, traffic_ratio, limits_s)
                 if together is MISSED:
                     return together

@@ -49,6 +49,8 @@ LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
 Verdict: TypeAlias = Literal["holds", "slower", "faster"]
 Lengths: TypeAlias = Literal["of the plan", "of the results", "fixed"]
 PROMETHEUS = "Prometheus metrics"
+SENT = "capplan verify-plan --endpoint"
+"""Traffic that capplan sent itself: turns of sessions follow the mean response."""
 CALIBRATION_FILE = "own.calibration.yaml"
 """File that the printed command writes into the working folder, and the next version of the scenario reads."""
 SEED = 0
@@ -469,7 +471,15 @@ def _of_requests(
             stream = _logged_stream(asked, replica, result, rate)
         elif share is not None or rate is not None:
             part = share_at_rate(asked, replica, rate or 0.0, replicas, seed) if share is None else share
-            stream = planned_stream(asked, replica, part, seconds=seconds, replicas=replicas, seed=seed)
+            stream = planned_stream(
+                asked,
+                replica,
+                part,
+                seconds=seconds,
+                replicas=replicas,
+                seed=seed,
+                turns_wait=result.tool != SENT,
+            )
         else:
             stream = _closed_stream(asked, replica, result, seed)
         runs.append(run_fleet(replica, stream, None, replicas=replicas, slo=slo, use=use).all)
@@ -520,7 +530,14 @@ def _responses_s(
 
 
 def planned_stream(
-    asked: AskedFleet, replica: Replica, share: float, *, seconds: float | None, replicas: int, seed: int
+    asked: AskedFleet,
+    replica: Replica,
+    share: float,
+    *,
+    seconds: float | None,
+    replicas: int,
+    seed: int,
+    turns_wait: bool = True,
 ) -> Stream:
     """Return a share of the traffic of the plan, on some replicas: users and sessions are fewer or more.
 
@@ -535,6 +552,7 @@ def planned_stream(
     replicas : [-]
         that serve this share
     seed : of all random draws
+    turns_wait : see `peak_stream`
     """
     demand, longest = asked.question.demand, _longest(asked)
     response = _responses_s(asked, replica, share, replicas, seed)
@@ -547,6 +565,7 @@ def planned_stream(
         seconds=seconds,
         response_s=response,
         routing=asked.scenario.file.fleet.routing,
+        turns_wait=turns_wait,
     )
 
 
