@@ -19,7 +19,7 @@ import typer
 from capplan.cli.commands import COMMANDS
 from capplan.cli.commands import EXAMPLES as USES
 from capplan.cli.main import app, main
-from docs.generators import methodology, plan_numbers, scenario_keys
+from docs.generators import plan_numbers, scenario_keys
 from docs.generators.accuracy_quotes import quoted_text, with_quotes
 from docs.generators.console_blocks import first_lines, page_width, part, with_output
 
@@ -181,7 +181,7 @@ WHOLE = (
     "numbers.md",
 )
 """Pages of docs/ that are written whole, besides those of `FOLDERS`."""
-FOLDERS = ("scenario", "numbers", "methodology")
+FOLDERS = ("scenario", "numbers")
 """Folders of docs/ whose pages are all written whole."""
 
 
@@ -200,14 +200,11 @@ def generated(root: Path) -> dict[Path, str]:
     """Return the text of each page that is written whole."""
     docs = root / "docs"
     named = documentation() | scenario_keys.pages() | plan_numbers.pages(root)
-    texts = {docs / name: text for name, text in named.items()}
-    return texts | {
-        docs / "methodology" / f"{page}.md": text for page, text in methodology.pages(root).items()
-    }
+    return {docs / name: text for name, text in named.items()}
 
 
 def write(root: Path, only: Sequence[str] = ()) -> None:
-    """Write docs/commands.md, docs/commands/, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again.
+    """Write docs/commands.md, docs/commands/, docs/scenario.md and the marked blocks of all other pages again.
 
     Parameters
     ----------

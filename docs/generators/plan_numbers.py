@@ -8,6 +8,7 @@ from capplan.explain.table import formula_in
 from capplan.report.quantities import ARGUMENTS, CHOSEN, NEXT_TO_A_PLAN, PLAN, Quantity
 from capplan.report.screen_units import unit_of
 from docs.generators.methodology import anchor, cell, formulas, page_of
+from docs.generators.site import SITE
 
 PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "plan": ("Replicas, rates, latencies and cost of a plan", ()),
@@ -44,11 +45,11 @@ WRITTEN = "<!-- written by `make docs` -->\n\n"
 
 
 def _entries(root: Path) -> dict[tuple[str, str], str]:
-    """Return the place of each formula on the pages of methodology by its room and name, where only one of the room has the name."""
+    """Return the place of each formula on the site by its room and name, where only one of the room has the name."""
     found = [((item.module.split(".")[1], item.name), item.module) for item in formulas(root)]
     keys = [key for key, _ in found]
     return {
-        key: f"../methodology/{page_of(module)}.md#{anchor(key[1])}"
+        key: f"{SITE}methodology/{page_of(module)}.html#{anchor(key[1])}"
         for key, module in found
         if keys.count(key) == 1
     }
