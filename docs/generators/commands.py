@@ -180,9 +180,7 @@ WHOLE = (
     "scenario.md",
     "numbers.md",
 )
-"""Pages of docs/ that are written whole, besides those of `FOLDERS`."""
-FOLDERS = ("scenario", "numbers")
-"""Folders of docs/ whose pages are all written whole."""
+"""Pages of docs/ that are written whole, besides those of docs/scenario/."""
 
 
 def pages(root: Path) -> list[Path]:
@@ -190,21 +188,19 @@ def pages(root: Path) -> list[Path]:
     names = {
         page: page.relative_to(root / "docs").as_posix() for page in sorted((root / "docs").rglob("*.md"))
     }
-    own = [
-        page for page, name in names.items() if name not in WHOLE and name.partition("/")[0] not in FOLDERS
-    ]
+    own = [page for page, name in names.items() if name not in WHOLE and not name.startswith("scenario/")]
     return [root / "README.md", *own]
 
 
 def generated(root: Path) -> dict[Path, str]:
     """Return the text of each page that is written whole."""
     docs = root / "docs"
-    named = documentation() | scenario_keys.pages() | plan_numbers.pages(root)
+    named = documentation() | scenario_keys.pages() | {"numbers.md": plan_numbers.index()}
     return {docs / name: text for name, text in named.items()}
 
 
 def write(root: Path, only: Sequence[str] = ()) -> None:
-    """Write docs/commands.md, docs/commands/, docs/scenario.md and the marked blocks of all other pages again.
+    """Write docs/commands.md, docs/commands/, docs/scenario.md, docs/numbers.md and the marked blocks of all other pages again.
 
     Parameters
     ----------

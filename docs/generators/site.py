@@ -162,18 +162,20 @@ def report_page() -> str:
 
 def generated_pages() -> dict[str, str]:
     """Return the pages that only the site has, besides those of the changes."""
-    from docs.generators import library_page, methodology
+    from docs.generators import library_page, methodology, plan_numbers
 
     return {
         "library-reference.md": library_page.page(),
         "live-report.md": LIVE_REPORT,
         **{f"methodology/{page}.md": text for page, text in methodology.pages(ROOT).items()},
+        **plan_numbers.pages(ROOT),
     }
 
 
 def pages_below(index: str, generated: Mapping[str, str]) -> list[str]:
     """Return the pages of the folder of an index, as it links them first."""
     text = generated.get(index) or (ROOT / "docs" / index).read_text(encoding="utf-8")
+    text = PAGE_OF_SITE.sub(r"\1.md", text)
     above, _, page = index.rpartition("/")
     found = re.findall(rf"\]\(({page.removesuffix('.md')}/[\w-]+\.md)\)", text)
     return [posixpath.join(above, name) for name in dict.fromkeys(found)]
