@@ -790,7 +790,7 @@ def _zoned(
 
 
 def most_busy_on(machines: Sequence[Machine], replica_gpus: int, node_gpus: int, survive: Survival) -> float:
-    """Return how many replicas may carry the peak on all machines that may be ordered; infinite if any number of one that holds a replica may be."""
+    """Return the most replicas that can carry the peak on the machines that may be ordered; infinite if a machine that holds a replica has no limit."""
     capacities = []
     for machine in machines:
         group, held = machines_per_replica(machine.gpus, replica_gpus, node_gpus)

@@ -84,7 +84,7 @@ class LengthFields(Record):
     """Token counts: `fixed`; `mean` with quantiles; two quantiles; `min` with `max`; or `values`."""
 
     fixed: Tokens | None = None
-    """Length of every request; the same as a number in place of the mapping."""
+    """Length of every request; a number in place of the mapping means the same."""
     mean: Tokens | None = None
     """Mean length; with one or more percentiles the length is lognormal."""
     p50: Tokens | None = None
@@ -668,8 +668,8 @@ class Fleet(Record):
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""
     mix: Annotated[MixBy | None, BeforeValidator(_switched_off)] = None
-    """Several fleets for one service, each on the GPUs that suit its requests: classes divides whole classes, lengths the prompts
-    up to a length and longer ones, shares a share of every class, any tries all of them; off by default."""
+    """Several fleets for one service, each on the GPUs that suit its requests: classes gives each fleet whole classes, lengths short or
+    long prompts, shares a share of every class, and any tries all of these; off by default."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
     """Prefill and decode in separate pools: off, allowed (in addition to identical replicas), or only; if left out, they are looked at for
     large mixtures of experts, and off for other models."""
