@@ -301,9 +301,9 @@ class Owned(Record):
     power: Watts | None = None
     """Power of a device in use, with its share of the server."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] = 1.0
-    """Power of the building over that of the devices."""
+    """Power of the building, divided by the power of the devices."""
     idle: Fraction = 1.0
-    """Power of a device that waits, over that of one in use."""
+    """Power of a waiting device, divided by the power of a busy one."""
     people: UsdPerMonth = 0.0
     """Cost of the staff that runs them, in all."""
 
@@ -378,7 +378,7 @@ class Power(Record):
     host: Fraction | None = None
     """Power of the servers around the devices at all times, over the thermal design power of the devices."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
-    """Power of the building over that of the servers."""
+    """Power of the building, divided by the power of the servers."""
     grid: KgPerKwh | None = None
     """Carbon dioxide of the electricity."""
     rack_limit: Watts | None = None
@@ -433,13 +433,13 @@ class SharedModel(Record):
     revision: RevisionName | None = None
     """Branch, tag or commit on the hub."""
     gpu_memory_utilization: Share | None = None
-    """Fraction of the memory of each device that is this model's, with by: device; that of the scenario is its own model's."""
+    """Fraction of the memory of each device that this model has, with by: device; the scenario's own key is for its own model."""
     changes: Changed = Field(default_factory=dict)
     """Keys of the scenario that differ for it, nested as there; without traffic among them it is idle."""
 
 
 class Sharing(Record):
-    """Models that share devices with that of the scenario."""
+    """Models that share devices with the model of the scenario."""
 
     by: SharedBy
     """What is shared: every device, in slices of its time and memory; or devices cut into MIG slices, each with one model."""
@@ -662,7 +662,7 @@ class Fleet(Record):
     location: Annotated[str, Field(min_length=1, max_length=60)] | None = None
     """Region of all machines, of `regions`; default: the one from which most requests come."""
     serves: Literal["all", "location"] | None = None
-    """Requests of all regions, or only those of users at fleet.location; default: all."""
+    """Requests of all regions, or only of users at fleet.location; default: all."""
     own: dict[str, Annotated[Whole, Field(ge=1, le=1_000_000)]] | None = None
     """Machines that you have, by sku or GPUS x DEVICE, and how many; they are used first, and free unless you state their cost."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
