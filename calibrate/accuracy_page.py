@@ -160,7 +160,6 @@ def intervals_section() -> Page:
     coverage = left_out_coverage()
     count, parting = parting_table(coverage)
     parts = (
-        claimed_table(),
         f"{CLASS_COVERAGE_TEXT}\n{class_coverage_table(coverage)}",
         f"{count} [Each regime](intervals.csv), with its interval. The worst, of those with five models or more and of the others:",
         _worst_regimes(parting),

@@ -86,7 +86,7 @@ brackets the values and the models behind them. The worst cells have few values.
 """
 
 CLASS_COVERAGE_TEXT = """By class of model and generation of engine (`first`: the host schedules between steps; `today`: it runs ahead), over all statistics and loads: shares of
-left-out values inside the intervals that claim 50 / 80 / 95 %. Bold shares differ from a claim by over 5 points. Values of one
+left-out values inside the intervals that claim 50 / 80 / 95 % ([over all values](../accuracy.md#how-wide-is-the-interval)). Bold shares differ from a claim by over 5 points. Values of one
 model under one source count as eight rows at most.
 """
 
