@@ -111,7 +111,7 @@ page: $(VENV)/.ready-docs
 	@echo $(patsubst docs/%.md,site/%.html,$(PAGE))
 
 site: $(VENV)/.ready-docs $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m long -k "not levers" tests/rules/test_built_site.py tests/rules/test_pictures.py
+	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py tests/rules/test_pictures.py
 
 mutants: $(VENV)/.ready-test
 	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS))
