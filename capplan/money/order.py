@@ -733,7 +733,7 @@ def orders_by_provider(
     survive: Survival = NO_LOSS,
     energy_usd_per_gpu_hour: float = 0.0,
 ) -> tuple[Order, ...]:
-    """Return the cheapest order at each provider that has one for some replicas, the cheapest provider first.
+    """Return the cheapest order of each provider for some replicas, cheapest first; providers without an order are left out.
 
     Machines that are there already are part of every order. Parameters are those of `order_of`.
     """

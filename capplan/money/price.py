@@ -209,7 +209,7 @@ class PriceRecord:
 
     @property
     def discounted_ratio(self) -> float:
-        """Return the price over the one of the list: below 1 with a discount of one's own."""
+        """Return the price that is paid, divided by the list price; below 1 with a discount."""
         return self.price / (self.list_price or self.price)
 
     def shared(self, share: float) -> "PriceRecord":

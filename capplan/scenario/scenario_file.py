@@ -1,4 +1,4 @@
-"""The schema of a scenario YAML: what may be written, of one model or several, in one region or several, before anything is resolved.
+"""The schema of a scenario YAML, before anything is resolved: keys for one model or several, in one region or several.
 
 Lengths and the rates of a day come first, then the keys about money, then the scenario.
 """
