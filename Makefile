@@ -9,7 +9,7 @@
 #   make check    lint, then every test: test, long, site and old-processor, a pass of each fuzzer, and the oracle
 #   make bench    start-up time and search speed, as ratios measured in one run
 #   make golden   write the golden files anew; review the difference like code
-#   make docs     write docs/commands/, docs/methodology/ and the output of the marked console blocks of all pages again,
+#   make docs     write docs/commands/, docs/scenario/ and the output of the marked console blocks of all pages again,
 #                 then build the pages as a site into site/; a warning stops it
 #   make page     write a page again and build the site, in half a minute: PAGE=docs/how-to/capacity.md; open it below site/
 #   make site     build the site without writing pages, and test it: its links, its widths on a phone and a desk, the height of pages and what scrolls on a phone, its search, the age of its pictures
@@ -111,7 +111,7 @@ page: $(VENV)/.ready-docs
 	@echo $(patsubst docs/%.md,site/%.html,$(PAGE))
 
 site: $(VENV)/.ready-docs $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m long -k "not levers" tests/rules/test_built_site.py tests/rules/test_pictures.py
+	$(BIN)/python -m pytest -m long tests/rules/test_built_site.py tests/rules/test_pictures.py
 
 mutants: $(VENV)/.ready-test
 	$(BIN)/python -m tests.mutants.sample --mutants $(MUTANTS) --seed $(SEED) $(if $(ROOMS),--rooms $(ROOMS))

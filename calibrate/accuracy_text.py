@@ -86,7 +86,7 @@ brackets the values and the models behind them. The worst cells have few values.
 """
 
 CLASS_COVERAGE_TEXT = """By class of model and generation of engine (`first`: the host schedules between steps; `today`: it runs ahead), over all statistics and loads: shares of
-left-out values inside the intervals that claim 50 / 80 / 95 %. Bold shares differ from a claim by over 5 points. Values of one
+left-out values inside the intervals that claim 50 / 80 / 95 % ([over all values](../accuracy.md#how-wide-is-the-interval)). Bold shares differ from a claim by over 5 points. Values of one
 model under one source count as eight rows at most.
 """
 
@@ -103,15 +103,11 @@ picks, among several GPUs, on the GPU of the best run. `capplan validate FILE --
 CHOICES_PICTURE_TEXT = """![Required confidence of 50 to 95 % against picks above their limit and mean regret, with models and with sources left out](../pictures/choices.svg)
 """
 
-CERTAINTY = """What is uncertain of a plan is how fast its replicas are (`capplan/accuracy/slowness.py`). A replica whose every step takes s times as long
-does at r requests per second what the predicted one does at s times r, s times as slowly. A plan meets all its targets with
-the probability that s is at most the largest slowness at which it still meets them: one number, so the probability is a joint one.
+CERTAINTY = """[How likely a plan meets its SLO](../certainty.md) explains the slowness of a replica (`capplan/accuracy/slowness.py`), and which runs its spread is from. In addition:
 
-- The runs are of servers whose engine has a process of its own, within capacity. The slowness of an open loop is the one at which its replay gives what was measured: for both latencies
-  at once the larger of the two. In a closed loop it is measured over predicted; the slowest first tokens, which hold cold starts, do not count.
-- All open loops together have as many votes as all closed loops, and no group (source, model, device) has more than eight: few open loops were measured, and plans are mostly of open loops.
-- The logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): the error of kernels, and what an unknown host adds to each step. h is 0.5 ms, an assumption.
-- No open loop with latent attention was measured: such plans get 1.6 times the width, an assumption.
+- The runs are within capacity. For both latencies of an open loop at once the larger slowness counts. The slowest first tokens of a closed loop, which hold cold starts, do not count.
+- No group (source, model, device) has more than eight votes: few open loops were measured, and plans are mostly of open loops.
+- The logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): the error of kernels, and what an unknown host adds to each step, h = 0.5 ms.
 
 Below, each limit lies where it should hold with the claimed probability, by the distribution of all other groups, models or sources;
 the host numbers of each prediction were fitted without its group.

@@ -466,7 +466,7 @@ def _steady_maximum(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
 
 
 def steady_rates(outcome: Outcome) -> tuple[float, float, float] | None:
-    """Return requests, input and output tokens per second of a run of all requests at once, while its engine is full; None if it never is for long.
+    """Return the rates of requests, input and output tokens while the engine is full, of a run of all requests at once; None if it is never full for long.
 
         r = m b / (a_(2b + m b) - a_(2b))
 

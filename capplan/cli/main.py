@@ -337,7 +337,7 @@ STDIN = "/dev/stdin"
 
 
 def with_streams(words: Sequence[str]) -> list[str]:
-    """Return a command line in which `-` as an input is stdin, and as the output is stdout, which is where an answer goes by itself.
+    """Return a command line in which an input `-` is stdin. An output `-` is left out, because an answer goes to stdout by default.
 
     Examples
     --------

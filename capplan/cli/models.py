@@ -161,7 +161,7 @@ def list_command(
     date: Annotated[str | None, _DAY] = None,
     to: o.Output,
 ) -> int:
-    """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or those of a word."""
+    """List shipped scenarios, models, hardware, machines, engines, prices or hosted APIs, all or by a word."""
     from capplan.questions.listing import checked, having, listed
     from capplan.report.answers.catalogue import listing_answer
     from capplan.report.show import show

@@ -191,7 +191,7 @@ _BAND = fraction(
     "--band", says="A plan that saves a smaller share than this is not worth a change; default: 10 %."
 )
 _PRICES_OF = one_of(
-    "--prices", ("pinned", "today"), says="Prices: pinned (those of the plan) or today; default: pinned."
+    "--prices", ("pinned", "today"), says="Prices: pinned (the plan's) or today's; default: pinned."
 )
 
 

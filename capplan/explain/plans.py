@@ -241,7 +241,7 @@ def certainty_group(planned: Planned) -> Group:
 def _certain(
     planned: Planned, subjects: Mapping[str, Callable[[], Subject]], place: Place, value: float
 ) -> Explained:
-    """Explain a number of the cheapest fleet at one confidence, as a plan that has to be that sure."""
+    """Explain a number of the cheapest fleet at one required confidence."""
     position, key = int(place[0]), str(place[1])
     row = planned.answer.certainty[position]
     group = name_of(("certainty", position))

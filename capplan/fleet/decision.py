@@ -132,7 +132,7 @@ def without_plan(device: Device, result: SearchResult, rejected: Rejections, tri
 
 
 def _unheld(name: str, held: float, price: ChosenPrice, trials: Search) -> str:
-    """Return why the machines that may be ordered are not enough, and what would be: each is too small, or they are too few."""
+    """Return why the machines that may be ordered do not suffice (each is too small, or they are too few), and which would."""
     mine = trials.of(name)
     node = mine[0].layout.device.node_devices
     able = [

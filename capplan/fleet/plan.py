@@ -431,7 +431,7 @@ def cost_of(plan: Plan) -> float:
 
 
 def costs_less(plan: Plan, other: Plan) -> bool:
-    """Return whether a plan costs less than another one, in GPUs if neither has a price; no price is never less."""
+    """Return whether a plan costs less than another one. Without prices GPUs count; a plan without a price never costs less than one with a price."""
     if plan.usd_per_hour is None and other.usd_per_hour is None:
         return plan.gpus < other.gpus
     return plan.usd_per_hour is not None and (

@@ -518,7 +518,7 @@ def _named(value: object, name: str) -> str:
 
 
 def _refuse_no_path(value: object, name: str) -> None:
-    """Raise the error for what is given and names no file."""
+    """Raise an error if the argument is given and is not the path of a file."""
     if value is not None and not isinstance(value, (str, PathLike)):
         raise InputError(f"{name}: {value!r} is not the path of a file")
 

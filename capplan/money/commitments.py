@@ -621,7 +621,7 @@ class _Started:
         return (fixed - kept) * self.price_ratio + kept
 
     def row(self, last: int, decline_fraction: float) -> dict[str, Any]:
-        """Return what the term costs and binds after the last month, and what renting the same hours would cost."""
+        """Return the cost of the term, the part of it that is due after the last month, and the cost of renting the same hours."""
         term, months = self.term, round(self.term.months)
         rent = self.offer.contracted_usd_per_hour
         left = self.last_month - last

@@ -941,7 +941,7 @@ def cached_prefix(
 def _day(
     price: TokenPrice, prefix_tokens: float, requests_per_day: float, suffix_tokens: float
 ) -> CachedPrefix:
-    """Return a day with and without caching, cached in the one way that these prices are of."""
+    """Return the cost of a day without caching, and with the one way of caching that these prices belong to."""
     rates = rates_of(price, prefix_tokens + suffix_tokens)
     uncached = 1e-6 * requests_per_day * (prefix_tokens + suffix_tokens) * rates.input
     if rates.cache_read is None or prefix_tokens < price.minimum_prefix_tokens:

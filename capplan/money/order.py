@@ -733,7 +733,7 @@ def orders_by_provider(
     survive: Survival = NO_LOSS,
     energy_usd_per_gpu_hour: float = 0.0,
 ) -> tuple[Order, ...]:
-    """Return the cheapest order at each provider that has one for some replicas, the cheapest provider first.
+    """Return the cheapest order of each provider for some replicas, cheapest first; providers without an order are left out.
 
     Machines that are there already are part of every order. Parameters are those of `order_of`.
     """
@@ -790,7 +790,7 @@ def _zoned(
 
 
 def most_busy_on(machines: Sequence[Machine], replica_gpus: int, node_gpus: int, survive: Survival) -> float:
-    """Return how many replicas may carry the peak on all machines that may be ordered; infinite if any number of one that holds a replica may be."""
+    """Return the most replicas that can carry the peak on the machines that may be ordered; infinite if a machine that holds a replica has no limit."""
     capacities = []
     for machine in machines:
         group, held = machines_per_replica(machine.gpus, replica_gpus, node_gpus)

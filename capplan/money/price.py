@@ -209,7 +209,7 @@ class PriceRecord:
 
     @property
     def discounted_ratio(self) -> float:
-        """Return the price over the one of the list: below 1 with a discount of one's own."""
+        """Return the price that is paid, divided by the list price; below 1 with a discount."""
         return self.price / (self.list_price or self.price)
 
     def shared(self, share: float) -> "PriceRecord":
@@ -294,7 +294,7 @@ class Prices:
     """Price of electricity for hardware you own: added to the price, for the thermal design power of every device, spares included.
     Leave it out where you rent: the price of a GPU-hour includes it."""
     facility_ratio: FacilityRatio | None = None
-    """Power usage effectiveness: power of the building over that of the devices; needs electricity."""
+    """Power usage effectiveness: power of the building, divided by the power of the devices; needs electricity."""
     people: UsdPerMonth | None = None
     """Cost of the staff that runs the fleet, for `capplan compare`."""
     overhead: Fraction = 0.0

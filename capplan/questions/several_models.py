@@ -255,7 +255,7 @@ _LITTLE = "[{request_rate: 0.001 req/s, input_tokens: 16, output_tokens: 16}]"
 
 @dataclass(frozen=True, slots=True)
 class SharingModel:
-    """One of the models, as it is searched in the pool and by itself."""
+    """One of the models that share GPUs: its plans in the shared pool, and its own fleet to compare with."""
 
     name: str
     asked: AskedFleet

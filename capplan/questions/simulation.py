@@ -470,7 +470,7 @@ def utilisation_of(
 
 
 def _offered_to_one(stream: Stream, replicas: int, routing: Routing | None) -> Requests:
-    """Return the requests of one replica, whose cache finds what it was sent before; all requests if their prompts have no blocks."""
+    """Return the requests of one replica, whose cache holds their earlier prompts; all requests if their prompts have no blocks."""
     if not stream.block_tokens:
         return stream.representative
     whole = replace(stream, requests=stream.representative, crowd=None)

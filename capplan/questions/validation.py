@@ -198,7 +198,7 @@ def _bounded(prediction: Prediction, predicted: float, ratios: tuple[float, floa
 
 
 def _ratios(row: Mapping[str, str], supply: _Supply, intervals: Intervals) -> tuple[float, float] | None:
-    """Return the 80 % interval of measured over predicted: of the fit, of one in its place, or of all kernels."""
+    """Return the 80 % interval of measured over predicted values: that of the fit, else of the fit that stands in for it, else of all kernels."""
     case = kernel_case(row)
     if isinstance(case, str):
         return None

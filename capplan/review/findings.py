@@ -287,7 +287,7 @@ def decision_section(given: Findings, plan: Plan) -> Section:
 
 
 def waterfall_section(given: Findings, plan: Plan) -> Section:
-    """Return what adds to the GPUs and the cost of the plan, cause by cause; nothing if nothing adds to its first replicas."""
+    """Return the GPUs and the cost that each cause adds to the plan; nothing if no cause adds any to its first replicas."""
     tables = waterfall_tables(plan, month_titles(given.answer))
     return Section("Why this number", pictures=(waterfall_chart(plan),) if tables else (), tables=tables)
 

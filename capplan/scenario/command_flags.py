@@ -24,7 +24,8 @@ class StartedFlags:
     )
     draft: str | None = option("Checkpoint of the draft, if the plan names none.", metavar="OWNER/NAME")
     image: str | None = option(
-        "Image of the containers; default: that of the engine's release, if it is known.", metavar="NAME:TAG"
+        "Image of the containers; default: the image of the engine's release, if it is known.",
+        metavar="NAME:TAG",
     )
 
 
@@ -45,7 +46,7 @@ class DraftFlags:
         "One decode step of the target, such as '35 ms', instead of MODEL.", TIME, flag="--target-step-time"
     )
     draft_tensor_parallel: int | None = option(
-        "Devices that the draft is split over; default: those of the target.", DEVICES
+        "Devices that the draft is split over; default: all devices of the target.", DEVICES
     )
 
 
@@ -90,7 +91,7 @@ class CachePriceFlags:
 
     api: str | None = option("Hosted API, such as openai/gpt-5.", metavar="PROVIDER/MODEL")
     input_price: float | None = option(f"{_OF} plain input, instead of --api.", **_PRICE)
-    write_price: float | None = option(f"{_OF} cache writes; default: that of input.", **_PRICE)
+    write_price: float | None = option(f"{_OF} cache writes; default: the price of input.", **_PRICE)
     read_price: float | None = option(f"{_OF} cache reads.", **_PRICE)
     prices: Path | None = option(
         "Token-price YAML, or price file of LiteLLM or genai-prices, instead of the shipped list.",
@@ -338,7 +339,7 @@ class OperationFlags:
         metavar="REPLICA@TIME",
     )
     autoscale: str | None = option(
-        "Autoscale the replicas with the load; the start-up time is that of the scenario.", metavar="MIN:MAX"
+        "Autoscale the replicas with the load; the scenario states the start-up time.", metavar="MIN:MAX"
     )
     hedge_s: float | None = option(
         "A request without a token after this time is copied to another replica.", TIME, flag="--hedge"

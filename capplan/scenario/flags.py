@@ -78,13 +78,13 @@ class ServingFlags:
         "Attention groups, each with different sequences.", DEVICES, default=1, short=("-dp", "--dp")
     )
     weight_dtype: str | None = option(
-        "fp32, bf16, fp16, fp8, int8, int4, int2, nvfp4, mxfp4, a form like w4a16-g128, or a mixture like q4_k_m; default: that of the config.",
+        "fp32, bf16, fp16, fp8, int8, int4, int2, nvfp4, mxfp4, a form like w4a16-g128, or a mixture like q4_k_m; default: the config's.",
         Text(),
         metavar="DTYPE",
         key="weight_dtype",
     )
     kv_dtype: str | None = option(
-        "fp32, bf16, fp16, fp8, int8 or int4; default: that of the config, else what the engine takes for the model.",
+        "fp32, bf16, fp16, fp8, int8 or int4; default: the config's, else what the engine takes for the model.",
         Text(),
         metavar="DTYPE",
         key="kv_dtype",

@@ -1,4 +1,4 @@
-"""The schema of a scenario YAML: what may be written, of one model or several, in one region or several, before anything is resolved.
+"""The schema of a scenario YAML, before anything is resolved: keys for one model or several, in one region or several.
 
 Lengths and the rates of a day come first, then the keys about money, then the scenario.
 """
@@ -84,7 +84,7 @@ class LengthFields(Record):
     """Token counts: `fixed`; `mean` with quantiles; two quantiles; `min` with `max`; or `values`."""
 
     fixed: Tokens | None = None
-    """Length of every request; the same as a number in place of the mapping."""
+    """Length of every request; a number in place of the mapping means the same."""
     mean: Tokens | None = None
     """Mean length; with one or more percentiles the length is lognormal."""
     p50: Tokens | None = None
@@ -301,9 +301,9 @@ class Owned(Record):
     power: Watts | None = None
     """Power of a device in use, with its share of the server."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] = 1.0
-    """Power of the building over that of the devices."""
+    """Power of the building, divided by the power of the devices."""
     idle: Fraction = 1.0
-    """Power of a device that waits, over that of one in use."""
+    """Power of a waiting device, divided by the power of a busy one."""
     people: UsdPerMonth = 0.0
     """Cost of the staff that runs them, in all."""
 
@@ -378,7 +378,7 @@ class Power(Record):
     host: Fraction | None = None
     """Power of the servers around the devices at all times, over the thermal design power of the devices."""
     facility_ratio: Annotated[float, Field(ge=1, le=5)] | None = None
-    """Power of the building over that of the servers."""
+    """Power of the building, divided by the power of the servers."""
     grid: KgPerKwh | None = None
     """Carbon dioxide of the electricity."""
     rack_limit: Watts | None = None
@@ -433,13 +433,13 @@ class SharedModel(Record):
     revision: RevisionName | None = None
     """Branch, tag or commit on the hub."""
     gpu_memory_utilization: Share | None = None
-    """Fraction of the memory of each device that is this model's, with by: device; that of the scenario is its own model's."""
+    """Fraction of the memory of each device that this model has, with by: device; the scenario's own key is for its own model."""
     changes: Changed = Field(default_factory=dict)
     """Keys of the scenario that differ for it, nested as there; without traffic among them it is idle."""
 
 
 class Sharing(Record):
-    """Models that share devices with that of the scenario."""
+    """Models that share devices with the model of the scenario."""
 
     by: SharedBy
     """What is shared: every device, in slices of its time and memory; or devices cut into MIG slices, each with one model."""
@@ -662,14 +662,14 @@ class Fleet(Record):
     location: Annotated[str, Field(min_length=1, max_length=60)] | None = None
     """Region of all machines, of `regions`; default: the one from which most requests come."""
     serves: Literal["all", "location"] | None = None
-    """Requests of all regions, or only those of users at fleet.location; default: all."""
+    """Requests of all regions, or only of users at fleet.location; default: all."""
     own: dict[str, Annotated[Whole, Field(ge=1, le=1_000_000)]] | None = None
     """Machines that you have, by sku or GPUS x DEVICE, and how many; they are used first, and free unless you state their cost."""
     max_machines: dict[str, Annotated[Whole, Field(ge=0, le=1_000_000)]] | None = None
     """Most machines of a sku that may be ordered."""
     mix: Annotated[MixBy | None, BeforeValidator(_switched_off)] = None
-    """Several fleets for one service, each on the GPUs that suit its requests: classes divides whole classes, lengths the prompts
-    up to a length and longer ones, shares a share of every class, any tries all of them; off by default."""
+    """Several fleets for one service, each on the GPUs that suit its requests: classes gives each fleet whole classes, lengths short or
+    long prompts, shares a share of every class, and any tries all of these; off by default."""
     disaggregation: Annotated[Disaggregation | None, BeforeValidator(_switched_off)] = None
     """Prefill and decode in separate pools: off, allowed (in addition to identical replicas), or only; if left out, they are looked at for
     large mixtures of experts, and off for other models."""

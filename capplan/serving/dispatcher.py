@@ -207,7 +207,7 @@ class Hedges:
         return bool(others)
 
     def settle(self, flight: InFlight, status: int, ledger: Ledger) -> tuple[bool, list[EngineInstance]]:
-        """Process the report of a copy; return whether it ends the request, and where the other copy was cancelled."""
+        """Process the report of a copy; return whether it ends the request, and the engines at which other copies were cancelled."""
         copies = self.copies.get(flight.index, [])
         if all(copy is not flight for _, copy in copies):
             if status == FINISHED:

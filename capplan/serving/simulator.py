@@ -555,7 +555,7 @@ def serve_users(
 
 
 def _first_tokens(pools: Sequence[FlatPool]) -> Array:
-    """Return when each request shows its first token, from its arrival on: at the last pool that took it [s]."""
+    """Return the time from the arrival of each request to its first token, at the last pool that took it [s]."""
     first, last = pools[0].times_s["ttft_s"], pools[-1].times_s["ttft_s"]
     return np.where(np.isnan(last), first, last)
 

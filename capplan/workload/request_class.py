@@ -217,7 +217,7 @@ class RequestClass:
 
 
 def busier(item: RequestClass, ratio: float) -> RequestClass:
-    """Return a class with some times its traffic."""
+    """Return a class whose traffic is multiplied by a factor."""
     rate, users, job = item.request_rate_per_s, item.users, item.job_requests
     return replace(
         item,

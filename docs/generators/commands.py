@@ -19,7 +19,7 @@ import typer
 from capplan.cli.commands import COMMANDS
 from capplan.cli.commands import EXAMPLES as USES
 from capplan.cli.main import app, main
-from docs.generators import methodology, plan_numbers, scenario_keys
+from docs.generators import plan_numbers, scenario_keys
 from docs.generators.accuracy_quotes import quoted_text, with_quotes
 from docs.generators.console_blocks import first_lines, page_width, part, with_output
 
@@ -180,9 +180,7 @@ WHOLE = (
     "scenario.md",
     "numbers.md",
 )
-"""Pages of docs/ that are written whole, besides those of `FOLDERS`."""
-FOLDERS = ("scenario", "numbers", "methodology")
-"""Folders of docs/ whose pages are all written whole."""
+"""Pages of docs/ that are written whole, besides those of docs/scenario/."""
 
 
 def pages(root: Path) -> list[Path]:
@@ -190,24 +188,19 @@ def pages(root: Path) -> list[Path]:
     names = {
         page: page.relative_to(root / "docs").as_posix() for page in sorted((root / "docs").rglob("*.md"))
     }
-    own = [
-        page for page, name in names.items() if name not in WHOLE and name.partition("/")[0] not in FOLDERS
-    ]
+    own = [page for page, name in names.items() if name not in WHOLE and not name.startswith("scenario/")]
     return [root / "README.md", *own]
 
 
 def generated(root: Path) -> dict[Path, str]:
     """Return the text of each page that is written whole."""
     docs = root / "docs"
-    named = documentation() | scenario_keys.pages() | plan_numbers.pages(root)
-    texts = {docs / name: text for name, text in named.items()}
-    return texts | {
-        docs / "methodology" / f"{page}.md": text for page, text in methodology.pages(root).items()
-    }
+    named = documentation() | scenario_keys.pages() | {"numbers.md": plan_numbers.index()}
+    return {docs / name: text for name, text in named.items()}
 
 
 def write(root: Path, only: Sequence[str] = ()) -> None:
-    """Write docs/commands.md, docs/commands/, docs/scenario.md, docs/methodology/ and the marked blocks of all other pages again.
+    """Write docs/commands.md, docs/commands/, docs/scenario.md, docs/numbers.md and the marked blocks of all other pages again.
 
     Parameters
     ----------

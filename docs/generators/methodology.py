@@ -1,4 +1,4 @@
-"""docs/methodology/: every formula, a page for each room, from the docstrings that state it; written by `make docs`, compared by a test."""
+"""Every formula as pages of the site, a page for each room, from the docstrings that state it; built with the site."""
 
 import ast
 import re
@@ -253,7 +253,7 @@ def _entry(item: Stated, above: Stated | None) -> str:
 
 
 def page_of(module: str) -> str:
-    """Return the page of the formulas of a module, below docs/methodology/ and without its ending.
+    """Return the page of the formulas of a module, below methodology/ on the site and without its ending.
 
     Examples
     --------

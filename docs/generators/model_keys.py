@@ -99,7 +99,7 @@ Two models, of which the large one answers a share of the requests ([how they ar
 
 ## sharing
 
-Models that share devices with that of the scenario ([how they are planned](reference/traffic.md#several-models-on-the-same-gpus)).
+Models that share devices with the model of the scenario ([how they are planned](reference/traffic.md#several-models-on-the-same-gpus)).
 
 <sharing>
 

@@ -180,7 +180,7 @@ Costs of the service other than GPUs, each a line of the [total cost](money.md#t
 
 ## commitments
 
-On demand is always allowed. The cheapest mix is that of the [load duration curve](money.md#what-to-reserve-rent-and-buy): what runs most hours is reserved or owned, peaks are rented by the hour.
+On demand is always allowed. The cheapest mix follows the [load duration curve](money.md#what-to-reserve-rent-and-buy): what runs most hours is reserved or owned, and peaks are rented by the hour.
 
 <commitments>
 

@@ -1,4 +1,4 @@
-"""docs/numbers.md and docs/numbers/: every number of a plan, from the table of quantities; written by `make docs`, compared by a test."""
+"""Every number of a plan, from the table of quantities: docs/numbers.md, written by `make docs`, and the pages that it links, built with the site."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -8,6 +8,7 @@ from capplan.explain.table import formula_in
 from capplan.report.quantities import ARGUMENTS, CHOSEN, NEXT_TO_A_PLAN, PLAN, Quantity
 from capplan.report.screen_units import unit_of
 from docs.generators.methodology import anchor, cell, formulas, page_of
+from docs.generators.site import SITE
 
 PAGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "plan": ("Replicas, rates, latencies and cost of a plan", ()),
@@ -29,8 +30,8 @@ HEAD = """# Numbers of a plan
 Each number of a plan in JSON, CSV and plan files, by its path. `capplan explain PLAN PATH` works it out with the values of your plan.
 
 """
-BELOW = """
-`*` stands for any key, and `[]` for any position. A symbol of a formula is another number of the same row, or one of the [arguments](numbers/arguments.md).
+BELOW = f"""
+`*` stands for any key, and `[]` for any position. A symbol of a formula is another number of the same row, or one of the [arguments]({SITE}numbers/arguments.html).
 A plan of several groups has the numbers of each group below `groups[0]`, `groups[1]`, and so on. Other names are in the [glossary](glossary.md#names).
 """
 ARGUMENT_HEAD = """# Arguments of numbers
@@ -40,11 +41,10 @@ What formulas of the [numbers of a plan](../numbers.md) take that is not a numbe
 """
 _WORDS = re.compile(r"[a-z]{4,} [a-z]")
 """Beginning of a formula in words."""
-WRITTEN = "<!-- written by `make docs` -->\n\n"
 
 
 def _entries(root: Path) -> dict[tuple[str, str], str]:
-    """Return the place of each formula on the pages of methodology by its room and name, where only one of the room has the name."""
+    """Return the place of each formula on the site by its room and name, where only one of the room has the name."""
     found = [((item.module.split(".")[1], item.name), item.module) for item in formulas(root)]
     keys = [key for key, _ in found]
     return {
@@ -97,16 +97,22 @@ def _items(rows: Mapping[str, Quantity], entries: dict[tuple[str, str], str]) ->
         above = formula if len(formula.split()) > 2 else ""
 
 
-def pages(root: Path) -> dict[str, str]:
-    """Return the text of the index, of a page for each group of numbers and of the arguments, by their paths below docs/."""
-    entries, index, texts = _entries(root), [], {}
-    every = {**PLAN, **NEXT_TO_A_PLAN}
+def index() -> str:
+    """Return the text of docs/numbers.md, which links a page for each group of numbers."""
+    rows = []
     for page, (title, _) in PAGES.items():
-        own = {path: row for path, row in every.items() if _page_of(path) == page}
-        names = list(dict.fromkeys(path.partition(".")[0].partition("[")[0] for path in own))
+        paths = [path for path in {**PLAN, **NEXT_TO_A_PLAN} if _page_of(path) == page]
+        names = list(dict.fromkeys(path.partition(".")[0].partition("[")[0] for path in paths))
         shown = ", ".join(f"`{name}`" for name in names[:6]) + (", ..." if len(names) > 6 else "")
-        index.append(f"- [{title}](numbers/{page}.md): {shown}\n")
-        texts[f"numbers/{page}.md"] = f"# {title}\n\n{WRITTEN}" + "\n".join([*_items(own, entries), ""])
+        rows.append(f"- [{title}]({SITE}numbers/{page}.html): {shown}\n")
+    return f"{HEAD}{''.join(rows)}{BELOW}"
+
+
+def pages(root: Path) -> dict[str, str]:
+    """Return the text of a page for each group of numbers and of the arguments, by their paths on the site."""
+    entries, texts = _entries(root), {}
+    for page, (title, _) in PAGES.items():
+        own = {path: row for path, row in {**PLAN, **NEXT_TO_A_PLAN}.items() if _page_of(path) == page}
+        texts[f"numbers/{page}.md"] = f"# {title}\n\n" + "\n".join([*_items(own, entries), ""])
     others = [f"- **`{name}`**: {cell(argument.source)}\n" for name, argument in ARGUMENTS.items()]
-    texts["numbers/arguments.md"] = ARGUMENT_HEAD + "".join(others)
-    return {"numbers.md": f"{HEAD}{''.join(index)}{BELOW}", **texts}
+    return {**texts, "numbers/arguments.md": ARGUMENT_HEAD + "".join(others)}

@@ -80,7 +80,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "fleet.decode_hardware": "hardware",
         "fleet.kv_link": "network",
         "fleet.kv_link_latency": "0 s",
-        "fleet.network": "that of each device",
+        "fleet.network": "each device's own",
         "fleet.weight_dtypes": "weight_dtype only",
         "fleet.kv_dtypes": "kv_dtype only",
         "regions": "none",
@@ -398,7 +398,7 @@ State how often requests come by one of `request_rate`, `users` with `think_time
 A fleet is sized for the peak and paid at all hours, so a token costs more at the mean load than at the peak. State the mean in one way: `mean_rate` (over all paid hours), `daily_curve`, or
 `active_hours`. A trace has its own mean; `mean_rate` replaces it if the trace shows only a busy hour. A batch job is paid while it runs.
 
-The shapes are assumptions; `follow-the-sun` is `office` in three time zones, eight hours apart. 24 values of your own are better: `capplan workload TRACE -o workload.yaml` writes those of a
+The shapes are assumptions; `follow-the-sun` is `office` in three time zones, eight hours apart. 24 values of your own are better: `capplan workload TRACE -o workload.yaml` writes the values of a
 trace longer than two days as `rate_by_hour`.
 
 <curves>
@@ -429,14 +429,14 @@ trace longer than two days as `rate_by_hour`.
 
 <prefix>
 
-Lengths are those of whole prompts, the prefix included. A cache finds whole blocks of the prefix, and the last token of a prompt is always computed. A prompt that is shorter than the prefix holds a
+Lengths count whole prompts, the prefix included. A cache finds whole blocks of the prefix, and the last token of a prompt is always computed. A prompt that is shorter than the prefix holds a
 part of it, so fewer tokens hit than `tokens` times `hit_fraction`, and a warning says how many. Lengths that contain the prefix: `{p50: 1500, p95: 6000, min: 1201}`.
 
 ## regions
 
 <regions>
 
-Every class of traffic then names its region, and its `daily_curve` is in local time. One fleet in `fleet.location` serves all users, or with `fleet.serves: location` those of this region.
+Every class of traffic then names its region, and its `daily_curve` is in local time. One fleet in `fleet.location` serves all users, or with `fleet.serves: location` only the users of this region.
 `capplan levers --lever regions` compares all places with a fleet in each region ([where machines are](reference/orders.md#where-machines-are)).
 
 ## slo

@@ -5,6 +5,7 @@ import posixpath
 import re
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,6 @@ FILES = "https://raw.githubusercontent.com/OWNER/capplan/main/docs/"
 """Beginning of the pictures of the README; the site has them."""
 SITE = "https://OWNER.github.io/capplan/"
 """Beginning of a link to a page that only the site has."""
-GENERATED = ("library-reference.md", "live-report.md")
-"""Pages that only the site has."""
 INDEXES = (
     "scenario.md",
     "numbers.md",
@@ -51,6 +50,8 @@ or read [how to write and read it](report.md).
 """
 SHIM = "https://unpkg.com/iframe-worker/shim"
 """What the theme loads for the search of pages that are opened from a folder; docs/site/worker.js stands for it."""
+PAGE_OF_SITE = re.compile(rf"{re.escape(SITE)}([\w/-]+)\.html(?=[)#])")
+"""Target of a link to a page that only the site has, up to its anchor."""
 PICTURE = re.compile(
     r'<picture>.*?srcset="([^"]+)".*?<img alt="([^"]+)" src="([^"]+)">.*?</picture>', re.DOTALL
 )
@@ -118,7 +119,7 @@ def site_text(text: str, source: str) -> str:
 
     text = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", BADGE.sub("", text))
     text = text.replace(FILES, f"{REPOSITORY}docs/")
-    text = re.sub(rf"{re.escape(SITE)}([\w-]+)\.html(?=[)#])", rf"{REPOSITORY}docs/\1.md", text)
+    text = PAGE_OF_SITE.sub(rf"{REPOSITORY}docs/\1.md", text)
     return LINK.sub(target, re.sub(rf"{re.escape(REPOSITORY)}([^)#\s]+)", here, text))
 
 
@@ -159,9 +160,22 @@ def report_page() -> str:
         return page.read_text(encoding="utf-8")
 
 
-def pages_below(index: str) -> list[str]:
+def generated_pages() -> dict[str, str]:
+    """Return the pages that only the site has, besides those of the changes."""
+    from docs.generators import library_page, methodology, plan_numbers
+
+    return {
+        "library-reference.md": library_page.page(),
+        "live-report.md": LIVE_REPORT,
+        **{f"methodology/{page}.md": text for page, text in methodology.pages(ROOT).items()},
+        **plan_numbers.pages(ROOT),
+    }
+
+
+def pages_below(index: str, generated: Mapping[str, str]) -> list[str]:
     """Return the pages of the folder of an index, as it links them first."""
-    text = (ROOT / "docs" / index).read_text(encoding="utf-8")
+    text = generated.get(index) or (ROOT / "docs" / index).read_text(encoding="utf-8")
+    text = PAGE_OF_SITE.sub(r"\1.md", text)
     above, _, page = index.rpartition("/")
     found = re.findall(rf"\]\(({page.removesuffix('.md')}/[\w-]+\.md)\)", text)
     return [posixpath.join(above, name) for name in dict.fromkeys(found)]
@@ -172,9 +186,11 @@ def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
     sys.path.insert(0, str(ROOT))
     from capplan.cli.commands import COMMANDS
 
+    generated = generated_pages()
+
     def unfolded(entries: list[Any]) -> list[Any]:
         """Return a part of the menu."""
-        below: dict[str, list[Any]] = {index: [index, *pages_below(index)] for index in INDEXES}
+        below: dict[str, list[Any]] = {index: [index, *pages_below(index, generated)] for index in INDEXES}
         changes = changelog_pages((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
         below["changelog.md"] = list(changes)
         below[COMMAND_INDEX] = [
@@ -195,13 +211,11 @@ def on_files(files: "Files", *, config: "MkDocsConfig") -> "Files":
     """Add the pages that stand outside docs/, notebooks as pages, and the generated pages."""
     from mkdocs.structure.files import File
 
-    from docs.generators import library_page
-
     texts = {page: (ROOT / source).read_text(encoding="utf-8") for source, page in OUTSIDE.items()}
     for path in sorted((ROOT / "docs").rglob("*.ipynb")):
         page = site_page(path.relative_to(ROOT).as_posix())
         texts[page] = notebook_text(path.read_text(encoding="utf-8"), path.name)
-    texts |= {"library-reference.md": library_page.page(), "live-report.md": LIVE_REPORT}
+    texts |= generated_pages()
     texts |= changelog_pages(texts["changelog.md"])
     texts["examples/report.html"] = report_page()
     for page, text in texts.items():

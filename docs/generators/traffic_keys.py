@@ -20,7 +20,7 @@ DEFAULTS: Mapping[str, str] = MappingProxyType(
         "traffic.reasoning_tokens": "none",
         "traffic.images": "none",
         "traffic.images.count": "1",
-        "traffic.images.max_pixels": "that of the published processor",
+        "traffic.images.max_pixels": "as published",
         "traffic.outside": "none",
         "traffic.outside.time": "0 s",
         "traffic.outside.usd_per_request": "0",

@@ -9,6 +9,7 @@ import pytest
 
 from capplan.cli.commands import COMMANDS, FUNCTIONS
 from capplan.readers.yaml_file import parse_yaml, schema_line
+from docs.generators.console_blocks import blocks_of
 from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,6 +128,22 @@ def test_a_page_begins_with_what_to_type(page):
         before, block, _ = page.read_text(encoding="utf-8").partition("```")
         assert block
         assert len(re.sub(r"<!--.*?-->|\]\([^)]*\)", "", before).split()) <= 60
+
+
+@pytest.mark.parametrize(
+    "page",
+    [page for folder in ("how-to", "tutorials") for page in sorted((ROOT / "docs" / folder).glob("*.md"))],
+    ids=lambda page: page.stem,
+)
+def test_a_percentage_or_a_price_in_the_conclusion_of_an_output_stands_in_it(page):
+    """The paragraph below a block that `make docs` writes; a list there is no conclusion of it."""
+    text = page.read_text(encoding="utf-8")
+    printed = "".join(blocks_of(text))
+    for conclusion in re.findall(
+        r"^<!-- output written.*?^```$\n\n([^-|#<].*?)\n\n", text, re.DOTALL | re.MULTILINE
+    ):
+        for figure in re.findall(r"\$[\d,.]*\d|\d[\d.]*%", conclusion):
+            assert figure in printed, conclusion
 
 
 def test_how_tos_that_plan_a_kind_of_service_show_its_keys():

@@ -16,6 +16,7 @@ from capplan.report.quantities import ARGUMENTS, MEMORY, NEXT_TO_A_PLAN, OF_SEVE
 from capplan.report.screen_units import TITLES, screen_of, unit_of
 from docs.generators import plan_numbers
 from docs.generators.page_tables import table_in
+from docs.generators.site import SITE
 from tests.letters import symbols_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -69,11 +70,13 @@ def test_the_columns_of_a_plan_are_listed():
     assert keys - {name for name, _ in NAMES} - of_plans - by_themselves == set()
 
 
-def test_the_pages_on_numbers_of_a_plan_are_current():
-    docs = ROOT / "docs"
-    written = [docs / "numbers.md", *(docs / "numbers").glob("*.md")]
-    shown = {path.relative_to(docs).as_posix(): path.read_text(encoding="utf-8") for path in written}
-    assert shown == plan_numbers.pages(ROOT), "run: make docs"
+def test_the_index_of_numbers_is_current_and_each_number_stands_on_one_of_its_pages():
+    shown = (ROOT / "docs" / "numbers.md").read_text(encoding="utf-8")
+    assert shown == plan_numbers.index(), "run: make docs"
+    pages = plan_numbers.pages(ROOT)
+    assert all(f"{SITE}{page.replace('.md', '.html')}" in shown for page in pages)
+    listed = re.findall(r"^- \*\*`(.*?)`\*\*: ", "".join(pages.values()), re.MULTILINE)
+    assert sorted(listed) == sorted([*PLAN, *NEXT_TO_A_PLAN, *ARGUMENTS])
 
 
 @pytest.mark.parametrize(

@@ -224,7 +224,7 @@ def probed(server: Endpoint, series: Series, tell: Callable[[str], None], seed: 
 
 
 def _late(series: Series, number: int, start_s: float, stairs_s: float) -> bool:
-    """Return whether the points so far took so long that the next one, half an open loop and the last stairs would end after the time."""
+    """Return whether too little time is left for the next point, half an open loop and the last stairs, given what the points so far took."""
     spent_s = time.monotonic() - start_s - stairs_s
     left = number + 1 < len(series.points)
     room_s = series.seconds * (1.0 - 0.5 * OPEN_TIME_SHARE) - 2.0 * stairs_s

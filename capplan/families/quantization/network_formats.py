@@ -263,7 +263,7 @@ def _mlx_format(values: Mapping[str, Any], place: str) -> str:
 
 
 def _mlx(section: Config) -> Scheme:
-    """Return the scheme of MLX: every matrix, the router, the embedding and the head; modules of other formats stand next to the default.
+    """Return the scheme of MLX. It quantises every matrix, the router, the embedding and the head; its config lists modules with other formats next to the default.
 
     A group has a scale and a bias of 16 bits each.
 

@@ -317,7 +317,7 @@ class _Side:
 
     @property
     def least_usd(self) -> float:
-        """A lower bound on what the phase costs by itself on any device [$/h]; zero without a price, infinite if none meets its targets."""
+        """Lower bound on the cost of the phase by itself on any device [$/h]: 0 if a device has no price, infinite if no device meets its targets."""
         return min(self._least.values(), default=inf)
 
     def left_of(self, most_usd: float) -> float:

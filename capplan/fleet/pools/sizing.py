@@ -165,7 +165,7 @@ class Contender:
 
     @property
     def hardware(self) -> str:
-        """Devices by name: prefill, then decode where it is another one."""
+        """Names of the devices: that of the prefill pool, then that of the decode pool if it differs."""
         return " + ".join(dict.fromkeys(side.layout.device.name for side in self.sides))
 
     def slowness(self, question: Question, targets: Sequence[Target] | None = None) -> PoolsSlowness:

@@ -227,7 +227,7 @@ _PLAIN = {"bf16", "fp16", "fp32"}
 
 
 def _dtype_reason(network: Network, layout: Layout, profile: EngineProfile) -> Reason | None:
-    """Return why an engine cannot run the dtypes; those of which only the memory is modelled are counted, not run."""
+    """Return why an engine cannot run the dtypes, or why capplan models only their memory; None if it can."""
     dtype = layout.weight_format
     if profile.engine == "trtllm" and any(
         name in BLOCK_DTYPES or "*" in name for name in stored_formats(network)

@@ -418,7 +418,7 @@ class Search:
         return self.terms.busy_allowed(candidate.layout)
 
     def _gpus_of(self, layout: Layout, busy: float) -> float:
-        """Return the GPUs of so many replicas and their spares; none if not one of them is held."""
+        """Return the GPUs of a number of busy replicas with their spares; 0 if that number is below one."""
         return 0.0 if busy < 1.0 else self.terms.least_gpus(layout, busy)
 
     def _limit(self, *, priced: bool) -> float:

@@ -108,7 +108,7 @@ class MonthPaid:
 
     @property
     def load_usd(self) -> float | None:
-        """Return the part of the difference that is of the hours of classes [$]; None if the export does not tell idle GPUs from them."""
+        """Return the part of the difference that the hours of the classes cause [$]; None if the export has no separate idle GPUs."""
         if self.idle_usd is None:
             return None
         return sum(row.hours_usd for row in self.classes if row.name != IDLE)

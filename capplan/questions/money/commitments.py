@@ -193,7 +193,7 @@ def offers_for(
 
 
 def _spot_offer(terms: Spot, price: ChosenPrice) -> Offer:
-    """Return machines that the provider may take back: more are rented than are needed, for a part of the peak at most."""
+    """Return the offer of spot machines: more of them are rented than the load needs, and they carry at most a part of the peak."""
     offer, ratio = _of_listed("spot", price, fixed=False), 1.0 + terms.headroom
     used = offer.used_usd_per_hour * ratio
     return replace(offer, used_usd_per_hour=used, most_fraction=terms.most, rented_ratio=ratio)

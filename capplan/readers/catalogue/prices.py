@@ -311,7 +311,7 @@ MACHINE_COMMITMENTS: tuple[Commitment | Term, ...] = ("on-demand", *get_args(Ter
 def machine_records(
     machine: Machine, records: Iterable[PriceRecord] | None = None
 ) -> tuple[PriceRecord, ...]:
-    """Return what a GPU of a machine costs in its region on demand, reserved and spot, as far as the catalogue, or the records of a price file, offer it."""
+    """Return the prices of a GPU of a machine in its region, on demand, reserved and spot: those that the records of a price file state, else those of the catalogue."""
     if records is not None:
         kind = machine.provider, machine.sku, machine.device
         return tuple(

@@ -381,7 +381,7 @@ def roofline_of(spec: ReplicaSpec, rows: Sequence[OperatorRow]) -> Lines:
 
 
 def waterfall_chart(plan: Plan) -> Bars:
-    """Return a bar for each step to the size of a plan: what the steps before come to, and what it adds; in GPUs without a price."""
+    """Return a bar for each step of the waterfall: the sum of the steps before it, and what it adds, in dollars, or in GPUs if there is no price."""
     rows = list(waterfall_rows(plan))
     quantity = next(
         name for name in ("usd_per_job", "usd_per_month", "gpus") if rows[0].get(name) is not None
