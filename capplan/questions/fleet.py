@@ -2,8 +2,10 @@
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, inf
 from pathlib import Path
+
+import numpy as np
 
 from capplan.assumption import Assumption
 from capplan.engine.lookup import ENGINES, profile
@@ -38,8 +40,10 @@ from capplan.scenario.scenario import ANY_ENGINE, with_screened_pools
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
+from capplan.scenario.traffic import of_turns
 from capplan.scenario.traffic_line import with_image_tokens, with_image_work
 from capplan.serving.terms import BY_LOAD
+from capplan.workload.kept_contexts import LENGTHS
 from capplan.workload.multiples import part_of_classes
 from capplan.workload.request_class import RequestClass
 
@@ -155,6 +159,19 @@ def wanted_context(
     return tokens, [Assumption(f"max_model_len {tokens}: {room}", "max_model_len", "max_model_len")], []
 
 
+def _with_ended_sessions(scenario: Scenario, network: Network) -> tuple[Scenario, list[Assumption]]:
+    """Return the scenario whose sessions end before a turn that exceeds the context of the model, or the stated one."""
+    most = scenario.file.max_model_len or network.max_context_tokens or inf
+    classes, assumed = list(scenario.classes), list[Assumption]()
+    for place, item in enumerate(scenario.classes):
+        over = float(np.mean(item.input_tokens.midpoints(LENGTHS) >= most))
+        if item.sessions is not None and over:
+            classes[place] = of_turns(item, item.sessions, most)
+            words = f"{item.name}: sessions end before a turn exceeds the context of {most} tokens, which leaves out {over:.1%} of the turns"
+            assumed.append(Assumption(words, f"traffic[{place}].turns", "max_model_len"))
+    return replace(scenario, classes=tuple(classes)), assumed
+
+
 def _drafting(
     scenario: Scenario, target: Network, *, offline: bool
 ) -> tuple[DraftPlan | None, tuple[Assumption, ...]]:
@@ -236,7 +253,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
     scenario, image_assumed = with_image_tokens(with_screened_pools(scenario, published), published)
-    assumed += image_assumed
+    scenario, ended_assumed = _with_ended_sessions(scenario, published)
+    assumed += [*image_assumed, *ended_assumed]
     demand = demand_of(scenario)
     networks = _with_prompt_work(scenario, networks, demand)
     scenario, budget_assumed = budgeted(scenario, demand, networks)

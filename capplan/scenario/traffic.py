@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 
 import numpy as np
 
@@ -13,7 +14,6 @@ from capplan.scenario.reading import Reading, plausible_rate, refuse_idle_time, 
 from capplan.scenario.scenario_file import Scenario, SharedPrefix, Traffic, lengths
 from capplan.scenario.traffic_line import (
     prompt_images,
-    session_lengths,
     sessions_of,
     with_multiples,
     with_one_turn,
@@ -28,7 +28,7 @@ from capplan.scenario.workload_file import (
     workload_reuse,
 )
 from capplan.workload.daily_curve import active_for, mean_rate_fraction
-from capplan.workload.kept_contexts import contexts_of
+from capplan.workload.kept_contexts import contexts_of, prompt_lengths
 from capplan.workload.length import Lengths, empirical
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
 from capplan.workload.sessions import Sessions
@@ -354,20 +354,20 @@ def _whole_class(
 ) -> RequestClass | None:
     """Return a class with its sessions or multiples, and with what its requests take outside of the GPUs."""
     if sessions is not None:
-        return with_outside(reading, item, index, _of_turns(described, sessions))
+        return with_outside(reading, item, index, of_turns(described, sessions))
     about: list[KeyPath] = [("traffic", index, key) for key in MULTIPLES]
     whole = reading.attempt(partial(with_multiples, reading, item, index, described), None, *about)
     return None if whole is None else with_outside(reading, item, index, whole)
 
 
-def _of_turns(item: RequestClass, sessions: Sessions) -> RequestClass:
-    """Return the class of all turns of sessions, from that of their first turns."""
+def of_turns(item: RequestClass, sessions: Sessions, longest: float = inf) -> RequestClass:
+    """Return the class of all turns of sessions, which end before a turn that exceeds the longest context [tokens]."""
     return replace(
         item,
-        input_tokens=session_lengths(sessions),
+        input_tokens=prompt_lengths(sessions, longest),
         shared_prefix_tokens=0.0,
         prefix_hit_fraction=0.0,
-        reuse=contexts_of(sessions),
+        reuse=contexts_of(sessions, longest),
         sessions=sessions,
         requests_per_conversation=item.requests_per_conversation or sessions.turns.mean_tokens,
     )

@@ -3,8 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.families.parts.blocks import FAMILIES
@@ -15,8 +13,7 @@ from capplan.scenario.exclusions import OF_OUTPUTS
 from capplan.scenario.reading import Reading
 from capplan.scenario.replica import ANSWERED, UNMEASURED
 from capplan.scenario.scenario_file import LengthFields, Scenario, ScenarioFile, Traffic, lengths
-from capplan.workload.kept_contexts import drawn_contexts
-from capplan.workload.length import Lengths, empirical, fixed
+from capplan.workload.length import Lengths, fixed
 from capplan.workload.multiples import batch_arrival_cv, longest_of, mean_attempts, padding_fraction, sum_of
 from capplan.workload.request_class import Images, Outside, RequestClass
 from capplan.workload.sessions import Sessions
@@ -234,8 +231,6 @@ def pooled_traffic(reading: Reading, file: ScenarioFile) -> list[Traffic]:
 
 MOST_TURNS = 1000
 """Mean turns of a session; with more, a draw of sessions no longer fits in memory."""
-LENGTHS = 2_000
-"""Equally likely lengths that stand for those of all prompts of sessions."""
 
 
 def sessions_of(
@@ -278,11 +273,3 @@ def sessions_of(
 def with_one_turn(sessions: Sessions) -> bool:
     """Return whether every session is a single request with nothing in common with others."""
     return float(sessions.turns.quantile(1.0)) <= 1.0 and not sessions.shared_tokens
-
-
-def session_lengths(sessions: Sessions) -> Lengths:
-    """Return the prompts of all turns, as drawn [tokens]."""
-    _, inputs, _ = drawn_contexts(sessions)
-    if inputs.min() == inputs.max():
-        return fixed(float(inputs[0]))
-    return empirical(np.array([part.mean() for part in np.array_split(np.sort(inputs), LENGTHS)]))

@@ -83,7 +83,7 @@ def demand_at_replica(
     replica: Replica,
     share: float = 1.0,
     response_s: ResponseTimes = 0.0,
-    crowding: float = 0.0,
+    crowding: float | None = None,
 ) -> Demand:
     """Return the demand with the prefix-cache hits of a replica, in the mean or when it is crowded.
 
@@ -197,7 +197,7 @@ class SimulatedLayout:
         if not self.demand.has_sessions:
             return run(self.demand, limits)
 
-        def later(demand: Demand, seen: Latencies, crowding: float) -> Demand | None:
+        def later(demand: Demand, seen: Latencies, crowding: float | None) -> Demand | None:
             waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
             slower = self.with_hits(share, waits, crowding)
             return slower if slower.lengths.cached_tokens < demand.lengths.cached_tokens else None
@@ -209,15 +209,15 @@ class SimulatedLayout:
             self._settled_demands[float(f"{share:.9g}"), slowness] = demand
             if not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0):
                 return seen
-            following = later(demand, seen, 0.0)
+            following = later(demand, seen, None)
         crowd = later(demand, seen, CROWDED)
         if crowd is None:
             return seen
         crowded = run(crowd, None)
-        again = later(crowd, crowded, 0.0) if crowded.steady else crowd
+        again = later(crowd, crowded, None) if crowded.steady else crowd
         return seen if again is None else crowded
 
-    def with_hits(self, share: float, responses_s: ResponseTimes, crowding: float = 0.0) -> Demand:
+    def with_hits(self, share: float, responses_s: ResponseTimes, crowding: float | None = None) -> Demand:
         """Return the demand with the prefix-cache hits of a replica that carries a share of the traffic, at response times."""
         return demand_at_replica(self.question.demand, self._built, share, responses_s, crowding)
 
