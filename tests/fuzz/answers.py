@@ -177,7 +177,7 @@ def simulated(
     )  # fmt: skip
     stream = sampled.stream
     until_s = inf
-    if slowness > 1.0 and stream.requests is not None and stream.crowd is not None:
+    if slowness > 1.0 and stream.requests is not None and stream.crowd is not None and stream.crowd.users:
         stream = asked_stream(chosen, RequestFlags(None, OUTLAST * slowness * count / rate, seed)).stream
         until_s = count / rate
     if asked.question.demand.users and not asked.question.demand.has_sessions:
