@@ -1,6 +1,6 @@
 """Rates of every kernel on one device: datasheet peaks and fitted efficiencies."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -124,6 +124,49 @@ def compute_dtype(kernel: str, fmt: str, device: Device) -> str:
         return wide
     dtype = _DTYPE_OF_FORMAT.get(fmt, wide)
     return dtype if dtype in device.peak_flop_per_s else wide
+
+
+BESIDE_PRODUCTS = ("tile_edge", "start_inputs", "softmax_width", "sustained_loss")
+"""Numbers of a fit that state what runs beside the products, in the time that these take: operands from shared memory, starts and ends of tiles,
+softmax, and the clock that their power costs."""
+OF_PEAK = ("compute_fraction", "prefill_fraction", "decode_compute_fraction", "bmm_fraction")
+"""Fractions of the arithmetic peak."""
+
+
+def at_pace(fits: Mapping[str, Fit], device: Device, donor: Device) -> dict[str, Fit]:
+    """Return the fits of a timed device for one of its generation whose multiprocessors multiply more slowly.
+
+        1 / f' - 1 = p (1 / f - 1),  x' = p x,  p = min(1, (P' / S') / (P / S))
+
+    What a multiprocessor does beside the products takes as long on either device, so slower tensor cores come nearer to their peak: those of an
+    H20 have 0.25 of the rate of an H200's, in the same multiprocessor. A chip with faster ones has a faster rest too: NVIDIA doubled the
+    exponentials of Blackwell Ultra (https://developer.nvidia.com/blog/inside-nvidia-blackwell-ultra-the-chip-powering-the-ai-factory-era/).
+
+    Parameters
+    ----------
+    fits : by kernel and format, f one of `OF_PEAK`, x one of `BESIDE_PRODUCTS`
+    device : P', dense peak of the dtype that the kernel computes in [FLOP/s], and S', multiprocessors
+    donor : P and S, of the timed device
+
+    Returns
+    -------
+    the same fits with f' and x'; as they are where a datasheet does not have the dtype
+    """
+    found = {}
+    for key, fit in fits.items():
+        kernel, _, rest = key.partition("/")
+        rates = [
+            one.peak_flop_per_s.get(compute_dtype(kernel, rest.partition("@")[0], one), 0.0)
+            / multiprocessors(one)
+            for one in (device, donor)
+        ]
+        pace = min(1.0, rates[0] / rates[1]) if all(rates) else 1.0
+        changed = {name: pace * fit.numbers[name] for name in BESIDE_PRODUCTS if name in fit.numbers}
+        for name in OF_PEAK:
+            if (fraction := fit.numbers.get(name)) is not None:
+                changed[name] = 1.0 / (1.0 + pace * (1.0 / fraction - 1.0))
+        found[key] = replace(fit, numbers={**fit.numbers, **changed})
+    return found
 
 
 def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | None = None) -> Any:

@@ -11,7 +11,9 @@ from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
+from capplan.operators.device_rates import at_pace
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
+from capplan.readers.catalogue import hardware
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, read_text
 from capplan.readers.yaml_file import parse_yaml, read_yaml, yaml_text
@@ -98,6 +100,11 @@ def fitted_devices() -> dict[str, str]:
     return fitted
 
 
+def timed_device(fitted: str) -> Device:
+    """Return the hardware entry on which the kernels of a fitted device were timed."""
+    return hardware.device(next(name for name, of in fitted_devices().items() if of == fitted))
+
+
 def nearest_device(device: Device, hidden: Collection[str] = ()) -> str:
     """Return the fitted device whose numbers an unfitted one borrows: of its generation first, then of the next.
 
@@ -171,7 +178,8 @@ def efficiency_for(device: Device, engine: EngineProfile | None = None) -> Effic
     else:
         vendor = device.title.partition(" ")[0]
         what += f"; no device of {vendor} was measured, and kernels predicted from another kind of GPU are typically {off}"
-    found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
+    fits = at_pace(taken.fits, device, timed_device(nearest)) if kinship == "sibling" else taken.fits
+    found = Efficiency(nearest, fits, kinship=kinship, foreign=not known)
     if found.unmeasured:
         what += (
             f"; plans are sized for {unmeasured_width(found.unmeasured):.3g} times the usual spread of speed"
