@@ -100,9 +100,12 @@ def fitted_devices() -> dict[str, str]:
     return fitted
 
 
-def timed_device(fitted: str) -> Device:
-    """Return the hardware entry on which the kernels of a fitted device were timed."""
-    return hardware.device(next(name for name, of in fitted_devices().items() if of == fitted))
+def lent(efficiency: Efficiency, device: Device) -> Efficiency:
+    """Return the fits of a timed device as an untimed one borrows them: at the pace of its own multiprocessors, if they are of one generation."""
+    if kinship_of(device, efficiency.device) != "sibling":
+        return efficiency
+    timed = next(name for name, of in fitted_devices().items() if of == efficiency.device)
+    return replace(efficiency, fits=at_pace(efficiency.fits, device, hardware.device(timed)))
 
 
 def nearest_device(device: Device, hidden: Collection[str] = ()) -> str:
@@ -178,8 +181,8 @@ def efficiency_for(device: Device, engine: EngineProfile | None = None) -> Effic
     else:
         vendor = device.title.partition(" ")[0]
         what += f"; no device of {vendor} was measured, and kernels predicted from another kind of GPU are typically {off}"
-    fits = at_pace(taken.fits, device, timed_device(nearest)) if kinship == "sibling" else taken.fits
-    found = Efficiency(nearest, fits, kinship=kinship, foreign=not known)
+    taken = lent(taken, device)
+    found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
     if found.unmeasured:
         what += (
             f"; plans are sized for {unmeasured_width(found.unmeasured):.3g} times the usual spread of speed"
