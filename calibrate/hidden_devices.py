@@ -24,6 +24,7 @@ from capplan.readers.catalogue.efficiency import (
     efficiency_for,
     fitted_devices,
     kinship_of,
+    lent,
     nearest_device,
     shipped_efficiency,
 )
@@ -68,10 +69,11 @@ def stand_ins(rows: Sequence[Mapping[str, str]]) -> Iterator[StandIn]:
             donor = nearest_device(gpu, hidden)
             if donor not in donors:
                 donors.append(donor)
+                lends = lent(shipped_efficiency(donor), gpu)
                 ratios = [
                     float(row["latency_us"]) / predicted
                     for row in timed
-                    if (predicted := predicted_latency(row, gpu, shipped_efficiency(donor))[0])
+                    if (predicted := predicted_latency(row, gpu, lends)[0])
                 ]
                 yield StandIn(gpu.name, donor, kinship_of(gpu, donor), np.array(ratios))
 

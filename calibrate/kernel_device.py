@@ -18,6 +18,7 @@ from calibrate.kernel_pools import known_numbers, pool_of
 from calibrate.pooled_fit import interval_80, pooled_fits
 from capplan.accuracy.kernels import ABSORBED_PROMPTS, DEVICES, PROMPT_NUMBERS, module_terms
 from capplan.hardware.device import Device, Efficiency, Fit, fit_of
+from capplan.readers.calibration.measured_device import BMM
 
 MODULES = frozenset({"prefill_module", "decode_module"})
 ATTENTION_ORDER = ("flash", "trtllm", "own", "flashinfer", "triton", "fa4")
@@ -73,13 +74,20 @@ def _engine_of(key: str) -> str:
     return key.partition("@")[2].partition(":")[0]
 
 
-def _borrowed(key: str, numbers: Mapping[str, dict[str, float]], name: str) -> float | None:
-    """Return a number from another fit of the same kernel: of the same engine first, of the same format next."""
+def _borrowed(
+    key: str, numbers: Mapping[str, dict[str, float]], name: str, *, itself: bool = False
+) -> float | None:
+    """Return a number from another fit of the same kernel: of the same engine first, of the same format next.
+
+    With `itself` the fit of the key counts too. So attention has the products that absorb queries and outputs as its engine computes them:
+    in 16 bits, whatever the format of the checkpoint, because vLLM (`get_and_maybe_dequant_weights`) and SGLang on CUDA
+    (`block_quant_dequant`, srt/models/deepseek_v2.py) widen these weights when they load them.
+    """
     kernel, _, rest = key.partition("/")
     fmt = rest.partition("@")[0]
     best: tuple[int, float] | None = None
     for other, own in numbers.items():
-        if other == key or other.partition("/")[0] != kernel or name not in own:
+        if (other == key and not itself) or other.partition("/")[0] != kernel or name not in own:
             continue
         close = 2 * (_engine_of(other) == _engine_of(key)) + (
             other.partition("/")[2].partition("@")[0] == fmt
@@ -116,9 +124,7 @@ def _completed(
                 continue
             found = _borrowed(key, numbers, name)
             if found is None and kernel == "latent_attention":
-                found = next(
-                    (n[name] for k, n in numbers.items() if k.startswith("latent_bmm/") and name in n), None
-                )
+                found = _borrowed(f"latent_bmm/bf16@{_engine_of(key)}", numbers, name, itself=True)
             values[name] = START_AND_RANGE[name][0] if found is None else found
             guessed.append(name)
         complete[key] = ({**values, "loop_l2_ratio": ratio}, guessed)
@@ -208,7 +214,8 @@ def _layer_records(fits: Mapping[str, Fit], modules: dict[str, Fit]) -> dict[str
             own = f"latent_attention/{fmt}@{engine}"
             like, _ = fit_of(efficiency, "latent_attention", (fmt, "fp8", "fp8_query", "bf16"), engine)
             base = found.get(own, like)
-            numbers = dict(base.numbers)
+            products, _ = fit_of(efficiency, "latent_bmm", ("bf16",), engine)
+            numbers = dict(base.numbers) | {name: products.numbers[name] for name in BMM}
             for name, value in base.numbers.items():
                 if name.startswith(inner) and name.endswith("_fraction") and "tail" not in name:
                     numbers[name] = min(1.0, value / slower)

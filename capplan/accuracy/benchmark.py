@@ -109,6 +109,8 @@ class Benchmark:
     """Speculative decoding; None: a step makes one token."""
     batch_per_gpu: float | None = None
     """Decoding sequences of each GPU of a decode engine, as the row states or implies them; None: as many as fit."""
+    gaps_reported: bool = False
+    """Percentiles of the time per output token are those of the gaps between tokens, not of the means of requests."""
     output_implied: bool = False
     """Mean outputs follow from the row's own throughput, so that predicting it would test nothing."""
     assumptions: tuple[Assumption, ...] = ()
@@ -204,6 +206,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         stage_s=number_in(row, "stage_s") if row.get("n_requests") else None,
         arrivals=arrivals_named(row),
         drafts=drafts,
+        gaps_reported=row.get("tpot_is") == "ITL" and drafts is None,
         batch_per_gpu=batch,
         output_implied=lengths.output_implied,
         assumptions=(*inside, *deployment.assumptions, *lengths.assumptions, *hits, *batched, *unbounded),

@@ -628,8 +628,8 @@ def module_terms(case: KernelCase, device: Device, efficiency: Efficiency) -> tu
     bare = KernelCase(case.device, "latent_attention", case.format, case.engine, case.variant, inner, a)
     attention_s = _bare_time_s(bare, device, efficiency)
     if not prefill:
-        fit, fit_format = fit_of(efficiency, "latent_attention", (case.format, "bf16"), case.engine)
-        latent_rates = kernel_rates("latent_attention", device, fit_format, fit)
+        fit, fit_format = fit_of(efficiency, "latent_bmm", ("bf16",), case.engine)
+        latent_rates = kernel_rates("latent_bmm", device, fit_format, fit)
         for k, n in ((d["nope"], d["kv_lora"]), (d["kv_lora"], d["value"])):
             total += float(latent_attention.mla_bmm_time_s(tokens, heads, k, n, 2.0, latent_rates))
     moved = tokens * (4.0 * d["hidden"] + 4.0 * heads * (d["nope"] + d["rope"]))

@@ -323,6 +323,10 @@ def replayed_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]
         return _of_all_replicas(benchmark, servers)
     outcome = served_outcome(benchmark, servers)
     columns = metrics_of(outcome, devices_of(benchmark, servers))
+    if benchmark.gaps_reported:
+        columns |= {
+            f"tpot_ms_p{percent}": 1e3 * outcome.itl.percentile(percent / 100.0) for percent in PERCENTS
+        }
     columns[FINISHED] = columns["req_s"]
     if benchmark.deployment.pools is not None:
         columns |= _of_each_pool(benchmark, servers, columns)

@@ -327,6 +327,9 @@ _SGLANG_BASE = EngineProfile(
     expands_short_prompts=True,  # pull request 11892, which came with the first versions that serve such models well
 )
 
+_DRAFTING = 48
+"""`max_running_requests` with drafts: srt/server_args.py of 0.4.6 to 0.5.9, srt/arg_groups/speculative_hook.py after."""
+
 _PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)
 _QWEN3_5 = frozenset({"qwen3_5", "qwen3_5_moe"})
 _TOWERS_0_5_20 = _QWEN3_5 | {
@@ -350,13 +353,19 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
         overlapped_steps=_OVERLAPPED,
         cache_rules=rules,
         model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
-        drafting_sequences=48,  # srt/arg_groups/speculative_hook.py, and server_args.py of 0.5.9
+        drafting_sequences=_DRAFTING,
     )
 
 
 SGLANG: tuple[EngineProfile, ...] = (
     _SGLANG_BASE,
-    replace(_SGLANG_BASE, version="0.4.6", servers_exchange=_DEEPEP, overlapped_steps=_OVERLAPPED),
+    replace(
+        _SGLANG_BASE,
+        version="0.4.6",
+        servers_exchange=_DEEPEP,
+        overlapped_steps=_OVERLAPPED,
+        drafting_sequences=_DRAFTING,
+    ),
     _capturing("0.5.10", _PIECEWISE),
     _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
     _capturing("0.5.17", replace(_PIECEWISE, delta=False, towers=_QWEN3_5)),

@@ -209,7 +209,7 @@ class Borrowed:
 
 
 BORROWED: Mapping[Kinship, Borrowed] = {
-    "sibling": Borrowed("a device of the same generation", 0.094, (0.80, 1.30)),
+    "sibling": Borrowed("a device of the same generation", 0.092, (0.80, 1.31)),
     "neighbour": Borrowed("a device of another generation", 0.23, (0.64, 1.81)),
     "distant": Borrowed("a graphics card and a server chip", 0.31, (0.38, 1.69)),
 }

@@ -1,6 +1,6 @@
 """Rates of every kernel on one device: datasheet peaks and fitted efficiencies."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -124,6 +124,57 @@ def compute_dtype(kernel: str, fmt: str, device: Device) -> str:
         return wide
     dtype = _DTYPE_OF_FORMAT.get(fmt, wide)
     return dtype if dtype in device.peak_flop_per_s else wide
+
+
+NEXT_TO_PRODUCTS = ("tile_edge", "start_inputs", "softmax_width", "sustained_loss")
+"""Numbers of a fit that state what a kernel does next to its products, in the time that these take: operands from shared memory, starts and ends of tiles,
+softmax, and the clock that their power costs."""
+OF_PEAK = ("compute_fraction", "prefill_fraction", "decode_compute_fraction", "bmm_fraction")
+"""Fractions of the arithmetic peak."""
+
+
+def at_pace(fits: Mapping[str, Fit], device: Device, donor: Device) -> dict[str, Fit]:
+    """Return the fits of a timed device for one of its generation whose multiprocessors multiply more slowly.
+
+        1 / f' - 1 = p (1 / f - 1),  x' = p x,  p = min(1, (P' / S') / (P / S))
+
+    What a multiprocessor does next to the products takes as long on either device, so slower tensor cores come nearer to their peak: those of
+    an H20 have 0.25 of the rate of an H200's, in the same multiprocessor. A chip with faster ones has a faster rest too: NVIDIA doubled the
+    exponentials of Blackwell Ultra (https://developer.nvidia.com/blog/inside-nvidia-blackwell-ultra-the-chip-powering-the-ai-factory-era/).
+
+    Parameters
+    ----------
+    fits : by kernel and format, f one of `OF_PEAK`, x one of `NEXT_TO_PRODUCTS`
+    device : P', dense peak of the dtype that the kernel computes in [FLOP/s], and S', multiprocessors
+    donor : P and S, of the timed device
+
+    Returns
+    -------
+    the same fits with f' and x'; as they are where a datasheet does not have the dtype
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> fast, slow = (SimpleNamespace(architecture="hopper", emulated=(), multiprocessors=100, peak_flop_per_s={"bf16": peak}) for peak in (8e14, 2e14))
+    >>> fit = Fit({"compute_fraction": 0.5, "tile_edge": 20.0, "memory_fraction": 0.9}, "measured", 9, 0.1, 0.1)
+    >>> at_pace({"matmul/bf16@vllm": fit}, slow, fast)["matmul/bf16@vllm"].numbers
+    {'compute_fraction': 0.8, 'tile_edge': 5.0, 'memory_fraction': 0.9}
+    """
+    found = {}
+    for key, fit in fits.items():
+        kernel, _, rest = key.partition("/")
+        rates = [
+            one.peak_flop_per_s.get(compute_dtype(kernel, rest.partition("@")[0], one), 0.0)
+            / multiprocessors(one)
+            for one in (device, donor)
+        ]
+        pace = min(1.0, rates[0] / rates[1]) if all(rates) else 1.0
+        changed = {name: pace * fit.numbers[name] for name in NEXT_TO_PRODUCTS if name in fit.numbers}
+        for name in OF_PEAK:
+            if (fraction := fit.numbers.get(name)) is not None:
+                changed[name] = 1.0 / (1.0 + pace * (1.0 / fraction - 1.0))
+        found[key] = replace(fit, numbers={**fit.numbers, **changed})
+    return found
 
 
 def kernel_rates(kernel: str, device: Device, fmt: str, fit: Fit, dtype: str | None = None) -> Any:

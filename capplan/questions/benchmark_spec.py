@@ -11,7 +11,7 @@ from capplan.accuracy import deployment
 from capplan.accuracy.benchmark import ONE_GPU, Benchmark
 from capplan.accuracy.replay import SERVER_KINDS, Servers
 from capplan.assumption import Assumption
-from capplan.engine.lookup import embedded, profile, with_graphs_of
+from capplan.engine.lookup import embedded, own_sequences, profile, with_graphs_of
 from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS, EngineProfile, ExpertKernel
 from capplan.errors import DoesNotFitError, InputError, unknown
 from capplan.fleet.engine_options import TierSize, offload_tier
@@ -182,6 +182,9 @@ def run_settings(
     if recipe.embedded:
         started = embedded(started)
     sequences, tokens = recipe_limits(recipe, benchmark)
+    if sequences is None:
+        own = own_sequences(engine, network.model_type, drafts=benchmark.drafts is not None)
+        sequences = own and max(1, own // groups)
     settings = {
         "profile": started,
         "max_model_len": recipe.max_model_len,

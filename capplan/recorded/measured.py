@@ -37,6 +37,7 @@ WORDED: tuple[tuple[str, "re.Pattern[str]"], ...] = (
     ("tokens_per_gpu_step", re.compile(rf"\b{_COUNTED} tokens(?:/GPU| per device)")),
     ("spec_decode", re.compile(r"\b(MTP\d?) on\b")),
     ("most_prefix_hit_fraction", re.compile(r"prefix hit up to about (0\.\d+)")),
+    ("tpot_is", re.compile(r"\btpot columns? holds? (ITL)\b")),
     ("layer_us", re.compile(r"\bone layer of .*\bus:.*\btotal (\d+(?:\.\d+)?)")),
     ("dcp", re.compile(r"\bdecode context parallel (\d+)|^(DCP)\b")),
     ("total_tok_s_per_gpu", re.compile(rf"\b{_COUNTED} TOTAL tok/s/GPU|\b{_COUNTED}/GPU\b.*TOTAL tok/s/GPU")),

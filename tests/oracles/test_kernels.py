@@ -14,7 +14,9 @@ from calibrate.choose_rows import kernel_row
 from calibrate.hidden_devices import pooled, sampled, stand_ins
 from capplan.accuracy.kernels import DEVICES, kernel_case, predicted_latency
 from capplan.hardware.device import BORROWED
+from capplan.operators.device_rates import OF_PEAK
 from capplan.questions.validation import kernel_row_predictions
+from capplan.readers.calibration.measured_device import BMM
 from capplan.readers.catalogue.efficiency import (
     efficiency_folder,
     efficiency_for,
@@ -101,6 +103,41 @@ def test_only_a_graphics_card_is_called_one():
 def test_a_device_is_less_certain_the_further_the_timed_device_is(name, grounds):
     """Of its generation, of another one, of another vendor; a calibration of the device itself leaves none of it."""
     assert efficiency_for(device(name)).unmeasured == grounds
+
+
+def test_slowed_tensor_cores_come_nearer_to_their_peak():
+    """An H20 is an H200 of 78 multiprocessors whose tensor cores have a quarter of the rate; an H800 has the same ones."""
+    own = efficiency_for(device("h200-sxm")).fits
+    slowed, same = (efficiency_for(device(name)).fits for name in ("h20", "h800-sxm"))
+    for key, fit in own.items():
+        for name in set(OF_PEAK) & set(fit.numbers):
+            assert fit.numbers[name] <= slowed[key].numbers[name] <= 1.0, key
+            assert same[key].numbers[name] == pytest.approx(fit.numbers[name])
+        assert slowed[key].numbers.get("memory_fraction") == fit.numbers.get("memory_fraction")
+    row = {
+        "family": "gemm",
+        "backend": "vllm",
+        "gpu": "h20",
+        "dtype": "bfloat16",
+        "m": 8192,
+        "n": 8192,
+        "k": 8192,
+    }
+    seconds = 1e-6 * predicted_latency(row, device("h20"), efficiency_for(device("h20")))[0]
+    assert 2 * 8192**3 / seconds > 0.85 * device("h20").peak_flop_per_s["bf16"]
+
+
+def test_latent_attention_has_the_products_of_its_engine_in_16_bits():
+    """vLLM and SGLang widen the weights that absorb queries and outputs when they load them, whatever the checkpoint is."""
+    for path in efficiency_folder().glob("*.yaml"):
+        fits = read_efficiency(path)[0].fits
+        for key, fit in fits.items():
+            kernel, _, rest = key.partition("/")
+            products = fits.get(f"latent_bmm/bf16@{rest.partition('@')[2].partition(':')[0]}")
+            if kernel == "latent_attention" and products is not None:
+                assert {name: fit.numbers[name] for name in BMM} == {
+                    name: products.numbers[name] for name in BMM
+                }, key
 
 
 @pytest.mark.long

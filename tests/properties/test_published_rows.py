@@ -14,7 +14,7 @@ from capplan.accuracy.serving import measured_columns, predict_row
 from capplan.errors import InputError
 from capplan.model.sharding import Sharding
 from capplan.phases.step import acceptance_of_round, expected_tokens_per_round
-from capplan.questions.benchmark_spec import benchmark_servers, stated_checkpoint
+from capplan.questions.benchmark_spec import benchmark_servers, benchmark_spec, stated_checkpoint
 from capplan.questions.replayed_drafts import USUAL_ACCEPTANCE, drafting_of_run
 from capplan.readers.catalogue.efficiency import shipped_intervals
 from capplan.readers.catalogue.hardware import device
@@ -282,11 +282,53 @@ def test_the_engine_inside_is_named_as_an_assumption(text, engine):
         ("68.9 tok/s per user, MTP on per model card", {"spec_decode": "MTP"}),
         ("prefix hit up to about 0.94", {"most_prefix_hit_fraction": "0.94"}),
         ("TP8 + decode context parallel 8: KV capacity x8", {"dcp": "8"}),
+        ("about 100K input; tpot column holds ITL; v2 runner arm", {"tpot_is": "ITL"}),
+        ("p1w1d1w1; tpot columns hold ITL p50/p99; guide gives seconds", {"tpot_is": "ITL"}),
         ("100 requests submitted at once", {}),
     ],
 )  # fmt: skip
 def test_notes_in_words_are_columns(notes, columns):
     assert noted_columns(notes) == columns
+
+
+def test_gaps_between_tokens_seldom_have_the_prompts_of_others():
+    """The median gap is a step without prompts; the median of the requests' means has its share of all of them."""
+    row = {**ROW, "isl": "16384", "concurrency": "16", "tpot_ms_p50": "5"}
+    gaps, means = (
+        columns_of({**row, "notes": notes})["tpot_ms_p50"] for notes in ("tpot column holds ITL", "")
+    )
+    alone = columns_of({**row, "concurrency": "1"})["tpot_ms_p50"]
+    assert alone < gaps < 0.8 * means
+    drafts = [
+        columns_of({**row, "spec_decode": "MTP3", "notes": notes})["tpot_ms_p50"]
+        for notes in ("tpot column holds ITL", "")
+    ]
+    assert drafts[0] == drafts[1], "tokens of a round come together"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sequences"),
+    [
+        ({"engine_version": "0.5.9", "spec_decode": "EAGLE/MTP accept 2.5"}, 48),
+        ({"engine_version": "0.5.9"}, None),
+        ({"engine_version": "0.5.15", "model_hf_id": "deepseek-ai/DeepSeek-V4-Flash", "weights_dtype": "fp4"}, 256),
+        ({"engine_version": "0.5.15", "model_hf_id": "deepseek-ai/DeepSeek-V4-Flash", "weights_dtype": "fp4", "tp": "4", "ep": "4", "dp": "4"}, 64),
+        ({"engine_version": "0.5.9", "spec_decode": "EAGLE/MTP accept 2.5", "notes": "max_num_seqs=100"}, 100),
+    ],
+)  # fmt: skip
+def test_a_run_of_sglang_has_the_limit_of_its_engine(changes, sequences):
+    """`max_running_requests` of srt/server_args.py, 0.4.6 to 0.5.9, and srt/arg_groups after: of all groups of attention together."""
+    row = {
+        **ROW,
+        "engine": "sglang",
+        "gpu": "B200",
+        "num_gpus": "4",
+        "tp": "4",
+        "model_hf_id": "deepseek-ai/DeepSeek-R1",
+        "weights_dtype": "fp8",
+    }
+    row |= {"num_gpus": "8", "tp": "8"} if changes.get("weights_dtype") is None else {}
+    assert benchmark_spec(benchmark_of(with_run_columns({**row, **changes}))).max_num_seqs == sequences
 
 
 def test_notes_name_a_gpu_only_where_they_name_one():

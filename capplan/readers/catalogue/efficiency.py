@@ -11,7 +11,9 @@ from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
+from capplan.operators.device_rates import at_pace
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
+from capplan.readers.catalogue import hardware
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, read_text
 from capplan.readers.yaml_file import parse_yaml, read_yaml, yaml_text
@@ -98,6 +100,14 @@ def fitted_devices() -> dict[str, str]:
     return fitted
 
 
+def lent(efficiency: Efficiency, device: Device) -> Efficiency:
+    """Return the fits of a timed device as an untimed one borrows them: at the pace of its own multiprocessors, if they are of one generation."""
+    if kinship_of(device, efficiency.device) != "sibling":
+        return efficiency
+    timed = next(name for name, of in fitted_devices().items() if of == efficiency.device)
+    return replace(efficiency, fits=at_pace(efficiency.fits, device, hardware.device(timed)))
+
+
 def nearest_device(device: Device, hidden: Collection[str] = ()) -> str:
     """Return the fitted device whose numbers an unfitted one borrows: of its generation first, then of the next.
 
@@ -171,6 +181,7 @@ def efficiency_for(device: Device, engine: EngineProfile | None = None) -> Effic
     else:
         vendor = device.title.partition(" ")[0]
         what += f"; no device of {vendor} was measured, and kernels predicted from another kind of GPU are typically {off}"
+    taken = lent(taken, device)
     found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
     if found.unmeasured:
         what += (
