@@ -7,6 +7,7 @@ from functools import cache
 from hashlib import sha256
 from typing import Any
 
+from capplan.engine.profile import EngineProfile
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.pools.joint import Joint, JointRuns
 from capplan.fleet.pools.link import LinkTerms
@@ -15,9 +16,10 @@ from capplan.fleet.search.latencies import Runs
 from capplan.fleet.search.layouts import Built, ScreenedLayout, SearchResult, search
 from capplan.fleet.search.simulated_layout import SamplePaths
 from capplan.fleet.search.trial import Trial
-from capplan.replica.replica import Replica, replica_of
+from capplan.replica.replica import Replica, replicas_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan, drafting_replica
+from capplan.replica.step_times import StepTimes
 
 
 def content_key(*values: Any) -> str:
@@ -80,6 +82,7 @@ class SearchCache:
     def __init__(self) -> None:
         """Start empty."""
         self._searches: dict[tuple[object, ...], SearchResult] = {}
+        self._times = StepTimes(self._timed_by)
         self._replicas: dict[tuple[object, ...], Replica] = {}
         self._drafting: dict[tuple[object, ...], Replica] = {}
         self._runs: dict[tuple[object, ...], Runs] = {}
@@ -94,14 +97,14 @@ class SearchCache:
         """Return every layout that may meet the targets; a question that was asked before is not searched again."""
         key = tuple(self._content_of(getattr(question, field.name)) for field in fields(question))
         if key not in self._searches:
-            self._searches[key] = search(question, Built(self.replica, self.drafting))
+            self._searches[key] = search(question, Built(self._times, self.replica, self.drafting))
         return self._searches[key]
 
     def replica(self, spec: ReplicaSpec) -> Replica:
         """Return the running replica of a specification."""
         made_of = self._made_of(spec)
         if made_of not in self._replicas:
-            self._replicas[made_of] = replica_of(spec)
+            self._replicas[made_of] = replicas_of([spec], self._times)[0]
         return self._replicas[made_of]
 
     def drafting(self, replica: Replica, plan: DraftPlan, context_tokens: float) -> Replica:
@@ -142,6 +145,15 @@ class SearchCache:
             for field, value in ((field, getattr(spec, field.name)) for field in fields(spec))
         )
 
+    def _timed_by(self, spec: ReplicaSpec) -> tuple[object, ...]:
+        """Return a key of everything that step times depend on: neither the usual length of requests nor whether caches are taken over."""
+        timed: dict[str, Callable[[Any], Any]] = {"profile": _timed}
+        return tuple(
+            self._key(getattr(spec, name), timed.get(name)) if name in _RECORDS else getattr(spec, name)
+            for name in _field_names(ReplicaSpec)
+            if name != "typical_context_tokens"
+        )
+
     def _content_of(self, part: Any) -> object:
         """Return a key of a field of a question. Lists and mappings have the keys of their entries, which many questions share, in order."""
         if isinstance(part, Mapping):
@@ -154,6 +166,10 @@ class SearchCache:
         if key not in self._keys:
             self._keys[key] = part, content_key(part if of is None else of(part))
         return self._keys[key][1]
+
+
+def _timed(profile: EngineProfile) -> EngineProfile:
+    return replace(profile, takes_over=False)
 
 
 def _mix(demand: Demand) -> Demand:
