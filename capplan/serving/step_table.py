@@ -59,6 +59,11 @@ class StepTable:
     two_passes: bool = False
     """A mixed step computes its prompts and then its decoding sequences, each by themselves (llama.cpp's server)."""
 
+    @property
+    def knots(self) -> tuple[Array, ...]:
+        """Where times are stated: sequences, contexts, tokens of a step, new and past tokens of a chunk."""
+        return self.sequence_knots, self.context_knots, self.token_knots, self.new_knots, self.past_knots
+
     @cached_property
     def clock(self) -> StepClock:
         """The times of one replica one number at a time, which all of its simulations share."""

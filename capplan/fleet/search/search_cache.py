@@ -1,7 +1,7 @@
 """A cache for searches of similar questions: layouts that were screened, replicas that were built and runs that were simulated, by keys that are the same in every process."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
@@ -15,11 +15,13 @@ from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.latencies import Runs
 from capplan.fleet.search.layouts import Built, ScreenedLayout, SearchResult, search
 from capplan.fleet.search.simulated_layout import SamplePaths
+from capplan.fleet.search.steady_plans import state_of_plan, steady_states_of
 from capplan.fleet.search.trial import Trial
 from capplan.replica.replica import Replica, replicas_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan, drafting_replica
 from capplan.replica.step_times import StepTimes
+from capplan.serving.steady_state import SteadyState
 
 
 def content_key(*values: Any) -> str:
@@ -84,6 +86,8 @@ class SearchCache:
         self._searches: dict[tuple[object, ...], SearchResult] = {}
         self._times = StepTimes(self._timed_by)
         self._replicas: dict[tuple[object, ...], Replica] = {}
+        self._states: dict[tuple[object, str], SteadyState] = {}
+        """Steady states of replicas, by the replica and the traffic."""
         self._drafting: dict[tuple[object, ...], Replica] = {}
         self._runs: dict[tuple[object, ...], Runs] = {}
         self._joint: dict[tuple[object, ...], JointRuns] = {}
@@ -107,6 +111,34 @@ class SearchCache:
             self._replicas[made_of] = replicas_of([spec], self._times)[0]
         return self._replicas[made_of]
 
+    def build(self, candidates: Sequence[ScreenedLayout], question: Question) -> None:
+        """Build the replicas of layouts, and their steady states, as arrays instead of one by one."""
+        alike: dict[tuple[object, ...], list[tuple[ScreenedLayout, ReplicaSpec]]] = {}
+        for candidate in candidates:
+            spec = spec_of_layout(candidate.layout, question)
+            if candidate.speculating is None:
+                of = id(spec.network), id(spec.profile), spec.kv_format, id(candidate.demand)
+                alike.setdefault(of, []).append((candidate, spec))
+        for group in alike.values():
+            missing = [spec for _, spec in group if self._made_of(spec) not in self._replicas]
+            if missing:
+                for spec, replica in zip(missing, replicas_of(missing, self._times), strict=True):
+                    self._replicas[self._made_of(spec)] = replica
+            self._build_states(group[0][0].demand, [spec for _, spec in group])
+
+    def _build_states(self, demand: Demand, specs: Sequence[ReplicaSpec]) -> None:
+        """Compute the steady states of replicas under a demand, of those whose step times have the same knots together."""
+        traffic = self._key(demand)
+        alike: dict[tuple[int, ...], list[ReplicaSpec]] = {}
+        for spec in specs:
+            if (self._made_of(spec), traffic) not in self._states:
+                table = self.replica(spec).table
+                alike.setdefault(tuple(map(id, table.knots)), []).append(spec)
+        for group in alike.values():
+            states = steady_states_of([self.replica(spec) for spec in group], demand)
+            for place, spec in enumerate(group):
+                self._states[self._made_of(spec), traffic] = state_of_plan(states, place)
+
     def drafting(self, replica: Replica, plan: DraftPlan, context_tokens: float) -> Replica:
         """Return a replica that drafts as planned."""
         made_of = *self._made_of(replica.spec), content_key(plan), context_tokens
@@ -129,7 +161,9 @@ class SearchCache:
         runs = self._runs.setdefault((made_of, *traffic, drafts), Runs())
         if candidate.speculating is not None:
             return Trial(candidate, question, paths, candidate.speculating, runs)
-        return Trial(candidate, question, paths, self.replica(spec), runs)
+        self.build([candidate], question)
+        state = self._states[made_of, self._key(candidate.demand)]
+        return Trial(candidate, question, paths, self.replica(spec), runs, state)
 
     def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
         """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""
