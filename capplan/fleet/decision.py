@@ -29,13 +29,12 @@ from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy
 from capplan.fleet.search.layouts import CONFIDENCES, ScreenedLayout, SearchResult, search
 from capplan.fleet.search.recommended import (
     TIGHT_SHARE,
+    Confirmed,
     Paid,
-    Pair,
     best_plan,
     bought_of,
     by_cost,
     confirmed,
-    cost_range,
     met_probability,
     rank,
     recommended,
@@ -204,10 +203,8 @@ def _fewest_gpus(name: str, trials: Search) -> int | None:
     free = replace(trials.terms, prices={}, max_devices=None, max_usd_per_hour=None)
     alone = Search(trials.question, trials.of(name), free, trials.cache)
     found = alone.best_of(name, trials.question.slo.confidence, Counter())
-    pair = None if found is None else confirmed(found, free)
-    if pair is None:
-        return None
-    return trials.terms.gpus(pair[0].layout, pair[0].busy)
+    sure = None if found is None else confirmed(found, free)
+    return None if sure is None else trials.terms.gpus(sure.sized.layout, sure.sized.busy)
 
 
 def _missed(trial: Trial, trials: Search) -> Uneconomical | None:
@@ -348,24 +345,23 @@ def fleet_decision(
     rows = {name: best_plan(trials, best[name]) for name in _shown(best, terms)}
     dear = {name: fleet for name, fleet in best.items() if name not in rows}
     sized, surest = _with_surer(rows.values(), trials, step)
-    pairs = _confirmed_by_cost(sized, terms)
-    choices, chosen, pairs = _chosen_of(pairs, terms, paid)
+    choices, chosen, fleets = _chosen_of(_confirmed_by_cost(sized, terms), terms, paid)
     grown = _grown(chosen, terms)
     return FleetAnswer(
-        tuple(plan for _, plan in (*pairs, *_confirmed_by_cost(unlisted.values(), terms))),
+        tuple(fleet.plan for fleet in (*fleets, *_confirmed_by_cost(unlisted.values(), terms))),
         rejection_rows(rejected),
         result.evaluated,
-        () if pairs else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
+        () if fleets else tuple(sorted(result.relaxations, key=lambda r: r.needed_s / r.limit_s)[:3]),
         choices,
-        _ladder(surest, pairs, grown, terms),
+        _ladder(surest, fleets, grown, terms),
         uneconomical=tuple(
-            dear_line(best[device.name], pairs[0][0], trials)
+            dear_line(best[device.name], fleets[0].sized, trials)
             if device.name in best
             else without_plan(device, result, rejected, every)
             for device in question.devices
             if device.name not in rows and device.name not in unlisted
         ),
-        dear=tuple(plan for _, plan in _confirmed_by_cost(dear.values(), terms)),
+        dear=tuple(fleet.plan for fleet in _confirmed_by_cost(dear.values(), terms)),
         tight=None if chosen is None else tight_target(chosen, trials),
         next_steps=_next_steps(chosen, grown, rows, terms),
     )
@@ -399,8 +395,8 @@ class FleetsByDevice:
         """Return the plan on a device; None where it has none."""
         if hardware not in self._plans:
             sized = self._sized.get(hardware)
-            pair = None if sized is None else confirmed(sized, self._trials.terms)
-            self._plans[hardware] = None if pair is None else pair[1]
+            sure = None if sized is None else confirmed(sized, self._trials.terms)
+            self._plans[hardware] = None if sure is None else sure.plan
         return self._plans[hardware]
 
     def line(self, hardware: str) -> Uneconomical:
@@ -409,10 +405,10 @@ class FleetsByDevice:
         return without_plan(device, self._result, self._rejected, self._trials)
 
 
-def _confirmed_by_cost(fleets: Iterable[Sized], terms: Terms) -> list[Pair]:
-    """Return the plans of some fleets that reach the required confidence, cheapest first, each with the range of its cost."""
-    pairs = [pair for pair in (confirmed(fleet, terms) for fleet in fleets) if pair is not None]
-    return sorted(((fleet, _with_range(plan, fleet, terms)) for fleet, plan in pairs), key=by_cost)
+def _confirmed_by_cost(fleets: Iterable[Sized], terms: Terms) -> list[Confirmed]:
+    """Return those of some fleets that reach the required confidence, cheapest first, whose plans have the range of their cost."""
+    sure = (confirmed(fleet, terms, ranged=True) for fleet in fleets)
+    return sorted((fleet for fleet in sure if fleet is not None), key=by_cost)
 
 
 def _best_of_each(
@@ -431,8 +427,8 @@ def _best_of_each(
         if fleet := trials.best_of(name, confidence, rejected):
             best[name] = fleet
             if found:
-                for _, plan in _confirmed_by_cost([best_plan(trials, fleet)], trials.terms):
-                    found(plan)
+                for sure in _confirmed_by_cost([best_plan(trials, fleet)], trials.terms):
+                    found(sure.plan)
         if step:
             step()
     return {name: best[name] for name in names if name in best}
@@ -443,12 +439,6 @@ def _shown(best: Mapping[str, Sized], terms: Terms) -> list[str]:
     costs = {name: rank(fleet, terms)[0] for name, fleet in best.items()}
     least = min((cost for cost in costs.values() if cost), default=inf)
     return [name for name, cost in costs.items() if isinf(cost) or cost <= DEAR * least]
-
-
-def _sized_as(plan: Plan, pairs: Sequence[tuple[Sized, Plan]]) -> Sized:
-    """Return the sized layout of a plan that has as many replicas as another one of the same layout, or more."""
-    trial = next(fleet.trial for fleet, other in pairs if other.single.layout == plan.single.layout)
-    return Sized(trial, plan.single.busy_replicas, plan.gpus)
 
 
 def _grown(chosen: Sized | None, terms: Terms) -> dict[float, Sized | None]:
@@ -500,37 +490,28 @@ def _as_predicted(fleet: Sized, terms: Terms) -> Bought:
     return bought_of(fleet, busy or fleet.busy, terms)
 
 
-def _with_range(plan: Plan, fleet: Sized, terms: Terms) -> Plan:
-    costs = cost_range(fleet, terms)
-    return plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
-
-
 def _chosen_of(
-    pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None
-) -> tuple[Choices | None, Sized | None, list[tuple[Sized, Plan]]]:
-    """Return the choices, the size of the recommended plan, and all plans, of which the recommended one may be a larger one of a layout."""
-    if not pairs:
-        return None, None, pairs
-    choices = _choices_of(pairs, terms, paid)
-    chosen = _sized_as(choices.recommended, pairs)
-    if all(choices.recommended != plan for _, plan in pairs):
-        larger = _with_range(choices.recommended, chosen, terms)
-        choices, pairs = replace(choices, recommended=larger), sorted([*pairs, (chosen, larger)], key=by_cost)
-    return choices, chosen, pairs
+    fleets: list[Confirmed], terms: Terms, paid: Paid | None
+) -> tuple[Choices | None, Sized | None, list[Confirmed]]:
+    """Return the choices, the recommended fleet, and all fleets, of which the recommended one may be a larger one of a layout.
 
-
-def _choices_of(pairs: list[tuple[Sized, Plan]], terms: Terms, paid: Paid | None) -> Choices:
-    """Return the cheapest plan, the surest for at most a quarter more, the one with the fewest GPUs, and the recommended one.
+    The choices are the cheapest plan, the surest for at most a quarter more, the one with the fewest GPUs, and the recommended one.
 
     Parameters
     ----------
-    pairs : plans, cheapest first, at least one
+    fleets : cheapest first
     terms : prices
     paid : what a plan costs by its mix of commitments, for the recommended one; None: what its order costs
     """
-    plans = [plan for _, plan in pairs]
-    surest = surest_within(pairs, terms, SUREST_WITHIN) if pairs[0][0].trial.limits else plans[0]
-    return Choices(plans[0], surest, min(plans, key=whole_gpus), *recommended(pairs, terms, paid))
+    if not fleets:
+        return None, None, fleets
+    plans = [fleet.plan for fleet in fleets]
+    surest = surest_within(fleets, terms, SUREST_WITHIN) if fleets[0].sized.trial.limits else fleets[0]
+    best, why = recommended(fleets, terms, paid)
+    if all(best.plan != plan for plan in plans):
+        best = replace(best, ranged=True)
+        fleets = sorted([*fleets, best], key=by_cost)
+    return Choices(plans[0], surest.plan, min(plans, key=whole_gpus), best.plan, why), best.sized, fleets
 
 
 def cheapest_by_confidence(
@@ -562,14 +543,14 @@ def cheapest_by_confidence(
 
 def _ladder(
     surest: Mapping[float, Sized | None],
-    pairs: Sequence[tuple[Sized, Plan]],
+    fleets: Sequence[Confirmed],
     grown: Mapping[float, Sized | None],
     terms: Terms,
 ) -> tuple[Certainty, ...]:
     """Return the cheapest fleet at each confidence: the one found for it, or a listed plan or more of the recommended one as sure for less."""
     rows = []
     for confidence, fleet in sorted(surest.items()):
-        known = [sized for sized, plan in pairs if plan.slo_met_probability >= confidence]
+        known = [sure.sized for sure in fleets if sure.chance >= confidence]
         known += [more for sure, more in grown.items() if more and sure >= confidence]
         known += [fleet] if fleet else []
         least = min(known, key=lambda sized: rank(sized, terms)[:2], default=None)

@@ -8,7 +8,7 @@ from capplan.fleet.plan import Plan
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms, layout_name, search_of
 from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.load_scale import STEPS_PER_DOUBLING, last_that_holds, scale_rate
-from capplan.fleet.search.recommended import Pair, confirmed, near_cheapest, recommended
+from capplan.fleet.search.recommended import Confirmed, confirmed, near_cheapest, recommended
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.budget import class_part
 
@@ -55,7 +55,7 @@ class LoadSearch:
         self.asked = asked
         self.terms = terms
         self.as_bought = as_bought
-        self._known: dict[float, Pair | None] = {}
+        self._known: dict[float, Confirmed | None] = {}
         self._last: ScreenedLayout | None = None
         """Layout that carried the load before, which is tried first."""
 
@@ -69,39 +69,39 @@ class LoadSearch:
         terms = self.terms if limited else replace(self.terms, max_devices=None)
         return search_of(question, terms, self.asked.cache)
 
-    def served(self, ratio: float) -> Pair | None:
-        """Return a layout and its plan that carry a multiple of the traffic within the limits; None if none does."""
+    def served(self, ratio: float) -> Confirmed | None:
+        """Return a fleet that carries a multiple of the traffic within the limits; None if none does."""
         if ratio not in self._known:
-            pair = self._within(self.trials(ratio))
-            self._known[ratio] = self._bought(pair, ratio) if pair and self.as_bought else pair
+            fleet = self._within(self.trials(ratio))
+            self._known[ratio] = self._bought(fleet, ratio) if fleet and self.as_bought else fleet
             if (found := self._known[ratio]) is not None:
-                self._last = found[0].trial.candidate
+                self._last = found.sized.trial.candidate
         return self._known[ratio]
 
-    def _within(self, trials: Search) -> Pair | None:
-        """Return a layout that carries the traffic of a search within its limits; the one that carried another load is tried first."""
+    def _within(self, trials: Search) -> Confirmed | None:
+        """Return a fleet that carries the traffic of a search within its limits; the one that carried another load is tried first."""
         sure, last = trials.question.slo.confidence, _named(self._last)
         mine = [item for item in trials.candidates if _named(item) == last]
         again = trials.among(mine).cheapest(sure) if mine else None
-        pair = None if again is None else confirmed(again, trials.terms)
-        if pair is not None:
-            return pair
+        fleet = None if again is None else confirmed(again, trials.terms)
+        if fleet is not None:
+            return fleet
         first = trials.cheapest(sure)
         if first is None:
             return None
         return confirmed(first, trials.terms) or next(iter(near_cheapest(trials, None)), None)
 
-    def _bought(self, pair: Pair, ratio: float) -> Pair | None:
+    def _bought(self, fleet: Confirmed, ratio: float) -> Confirmed | None:
         """Return the cheapest of a fleet and those of more GPUs; None if that takes more GPUs than the limit."""
-        usd = pair[1].usd_per_hour
+        usd = fleet.usd_per_hour
         if usd is None:
-            return pair
+            return fleet
         trials = self.trials(ratio, limited=False)
         cheaper = trials.cheapest(trials.question.slo.confidence, under=usd * (1.0 - 1e-9))
         found = None if cheaper is None else confirmed(cheaper, trials.terms)
-        if found is None or (found[1].usd_per_hour or inf) >= usd:
-            return pair
-        return found if found[1].gpus <= (self.terms.max_devices or inf) else None
+        if found is None or (found.usd_per_hour or inf) >= usd:
+            return fleet
+        return found if found.gpus <= (self.terms.max_devices or inf) else None
 
     @property
     def bound(self) -> float:
@@ -134,23 +134,25 @@ class LoadSearch:
         if (found := self.served(self.ratio_at(low))) is None:
             return None
         if carried is not None:
-            return Found(self.asked, self.terms, self.ratio_at(low), found[1], found[0], self.ratio_at(high))
+            return Found(
+                self.asked, self.terms, self.ratio_at(low), found.plan, found.sized, self.ratio_at(high)
+            )
         for step in range(low, max(low - MOST_STEPS_DOWN, least), -1):
             plan = self._recommended(self.ratio_at(step))
             if plan is not None and plan.gpus <= (self.terms.max_devices or inf):
                 low, found = step, self.served(self.ratio_at(step)) or found
                 break
         else:
-            plan = found[1]
+            plan = found.plan
         return Found(
-            self.asked, self.terms, self.ratio_at(low), plan or found[1], found[0], self.ratio_at(high)
+            self.asked, self.terms, self.ratio_at(low), plan or found.plan, found.sized, self.ratio_at(high)
         )
 
     def _recommended(self, ratio: float) -> Plan | None:
         """Return the plan that `fleet` recommends at a multiple of the traffic."""
         trials = self.trials(ratio, limited=not self.as_bought)
-        pairs = near_cheapest(trials, _named(self._last))
-        return recommended(pairs, trials.terms)[0] if pairs else None
+        fleets = near_cheapest(trials, _named(self._last))
+        return recommended(fleets, trials.terms)[0].plan if fleets else None
 
     def ratio_at(self, step: int) -> float:
         """Return the multiple of the traffic at a step of the scale: of a rate with few digits, or of whole users."""

@@ -535,7 +535,7 @@ class _Fleets:
         allowed = [item for item in candidates if item.layout.device.name not in elsewhere]
         trials = Search(part.question, terms.listed(allowed), terms, self._runs)
         found = trials.cheapest(part.question.slo.confidence, under=most)
-        pair = None if found is None else confirmed(found, terms)
-        if pair is None or pair[1].usd_per_hour is None or pair[1].usd_per_hour >= most:
+        sure = None if found is None else confirmed(found, terms)
+        if sure is None or sure.usd_per_hour is None or sure.usd_per_hour >= most:
             return None
-        return pair[1].usd_per_hour, pair[0]
+        return sure.usd_per_hour, sure.sized

@@ -38,7 +38,7 @@ def narrower_weights(asked: AskedFleet, plan: Plan) -> Plan | None:
         return None
     busy = busy_replicas(trial, trial.limits, question.slo.confidence, terms, group.busy_replicas)
     found = busy and confirmed(terms.sized(trial, busy), terms)
-    after = found[1].usd_per_month if found else None
+    after = found.plan.usd_per_month if found else None
     if not found or after is None or after >= before:
         return None
-    return found[1]
+    return found.plan

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -196,6 +197,14 @@ class Plans:
     """The specs as arrays, with the limits of one engine."""
     schedulings: tuple[Scheduling, ...]
     """Scheduling of each whole replica."""
+
+    def selected(self, rows: Sequence[int]) -> "Plans":
+        """Return the plans in some rows."""
+        return Plans(
+            tuple(self.specs[row] for row in rows),
+            self.launch.selected(np.asarray(rows, dtype=np.intp)),
+            tuple(self.schedulings[row] for row in rows),
+        )
 
     @property
     def max_num_seqs(self) -> Array:
@@ -454,15 +463,37 @@ def _kernels_of(spec: ReplicaSpec) -> tuple[str, bool, tuple[str, str]]:
     return spec.device.name, spread, exchange_of(spec)
 
 
-def plans_tables(plans: Plans) -> PlansTables:
-    """Return the step times of each plan, at the same knots for all plans.
+def knots_of(plans: Plans) -> Knots:
+    """Return where step times of plans are computed, the same object for equal limits."""
+    first = plans.specs[0]
+    most = first.profile.most_graph_sequences
+    sizes = (*first.profile.graph_sizes, *((most,) if most else ()))
+    return _knots(
+        float(plans.max_num_seqs.max()),
+        float(plans.max_num_batched_tokens.max()),
+        float(served_context_tokens(first)),
+        context_limits(first.network),
+        (
+            *graph_jumps(sizes, plans.launch),
+            *(n for n, _ in first.profile.host.row_ratios),
+        ),
+        graph_ends(first.profile.host.graph_tokens, plans.launch),
+        chunk_limits(first.network),
+    )
+
+
+_knots = lru_cache(maxsize=1024)(step_knots)
+
+
+def plans_tables(plans: Plans, knots: Knots | None = None) -> PlansTables:
+    """Return the step times of each plan at the same knots for all plans, by default those of `knots_of`.
 
     Raises
     ------
     InputError
         The model generates no tokens, and is not served for vectors or scores.
     """
-    first = plans.specs[0]
+    first, knots = plans.specs[0], knots or knots_of(plans)
     if not (first.network.generates or first.network.pooled):
         raise InputError(
             f"{first.network.name} has no LM head and generates no tokens, so it has no decode steps\n"
@@ -476,20 +507,6 @@ def plans_tables(plans: Plans) -> PlansTables:
             places[of] = len(labelled)
             labelled.append(rates_of(spec))
     index = np.array([places[of] for of in kernels], dtype=np.intp)
-    most = first.profile.most_graph_sequences
-    sizes = (*first.profile.graph_sizes, *((most,) if most else ()))
-    knots = step_knots(
-        float(plans.max_num_seqs.max()),
-        float(plans.max_num_batched_tokens.max()),
-        float(served_context_tokens(first)),
-        context_limits(first.network),
-        (
-            *graph_jumps(sizes, plans.launch),
-            *(n for n, _ in first.profile.host.row_ratios),
-        ),
-        graph_ends(first.profile.host.graph_tokens, plans.launch),
-        chunk_limits(first.network),
-    )
     rates = stacked([entry.rates for entry in labelled], index.reshape(-1, 1, 1))
     rates = replace(rates, ubatch_tokens=labelled[0].rates.ubatch_tokens)
     device = _device_tables(plans, rates, knots)

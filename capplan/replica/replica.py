@@ -1,5 +1,6 @@
 """One running replica: memory, scheduling and step times. Every simulation starts from this record."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,7 +10,8 @@ from capplan.errors import DoesNotFitError
 from capplan.memory.plan import NO_ROOM, TOO_MANY_SEQUENCES, MemoryPlan
 from capplan.replica.plans import LabelledRates, plans_cache_tokens, plans_memory, plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.replica.tables import DeviceTables, table_of_plan
+from capplan.replica.step_times import StepTimes
+from capplan.replica.tables import DeviceTables
 from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 
@@ -22,8 +24,6 @@ class Replica:
     memory: MemoryPlan
     scheduling: Scheduling
     table: StepTable
-    device_tables: DeviceTables
-    """Device time only, with a leading axis of one plan: the input for fitting host times."""
     kv_blocks: int
     """Blocks of `scheduling.block_tokens` tokens in the KV cache of the whole replica."""
     rates: LabelledRates
@@ -44,9 +44,14 @@ class Replica:
         return self.rates.label
 
     @cached_property
+    def device_tables(self) -> DeviceTables:
+        """Device time only, with a leading axis of one plan: the input for fitting host times."""
+        return plans_tables(plans_of([self.spec])).device
+
+    @property
     def clock(self) -> StepClock:
-        """Step times one number at a time, which all simulations of the replica share."""
-        return StepClock(self.table)
+        """Step times one number at a time, which all simulations of replicas with these step times share."""
+        return self.table.clock
 
     @property
     def engine(self) -> EngineSetup:
@@ -82,19 +87,32 @@ def _steps(memory: MemoryPlan, scheduling: Scheduling, spec: ReplicaSpec) -> str
 
 def replica_of(spec: ReplicaSpec) -> Replica:
     """Return the running replica; DoesNotFitError says why if it does not fit."""
-    plans = plans_of([spec])
-    (scheduling,) = plans.schedulings
+    return replicas_of([spec])[0]
+
+
+def replicas_of(specs: Sequence[ReplicaSpec], times: StepTimes | None = None) -> list[Replica]:
+    """Return running replicas of one network, engine, KV dtype and context; DoesNotFitError says why if one does not fit.
+
+    Each has the step times that it has by itself: those at equal knots are computed together, or taken from `times`.
+    """
+    plans = plans_of(specs)
     memory = plans_memory(plans)
-    (tokens,) = plans_cache_tokens(plans, memory, typical_context_tokens(spec)).tolist()
-    alone = memory.at(0)
-    blocks = int(tokens) // scheduling.block_tokens
-    if blocks < 1 or int(alone.limit_codes) == TOO_MANY_SEQUENCES:
-        reasons = "; ".join(alone.limits) or "no room for the KV cache"
-        raise DoesNotFitError(
-            f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}{_steps(alone, scheduling, spec)}\n"
-            "  capplan fit with the same options says what would make it fit"
+    tokens = plans_cache_tokens(plans, memory, typical_context_tokens(specs[0])).tolist()
+    blocks = [
+        int(held) // scheduling.block_tokens
+        for held, scheduling in zip(tokens, plans.schedulings, strict=True)
+    ]
+    for row, spec in enumerate(specs):
+        alone = memory.at(row)
+        if blocks[row] < 1 or int(alone.limit_codes) == TOO_MANY_SEQUENCES:
+            reasons = "; ".join(alone.limits) or "no room for the KV cache"
+            raise DoesNotFitError(
+                f"{spec.network.name} does not fit on {spec.devices} x {spec.device.name}: {reasons}{_steps(alone, plans.schedulings[row], spec)}\n"
+                "  capplan fit with the same options says what would make it fit"
+            )
+    return [
+        Replica(spec, memory.at(row), plans.schedulings[row], each.table, blocks[row], each.rates)
+        for row, (spec, each) in enumerate(
+            zip(specs, (StepTimes() if times is None else times).of_each(plans), strict=True)
         )
-    steps = plans_tables(plans)
-    return Replica(
-        spec, alone, scheduling, table_of_plan(steps.table, 0), steps.device, blocks, steps.rates[0]
-    )
+    ]

@@ -36,7 +36,7 @@ EXCESS_SHARE = 1.0 / 3.0
 """Excess of a kernel over its floor, as a fraction of its time, in a long prefill: the scale of excess ratios above 1."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Knots:
     """Where step times are computed; between knots they are interpolated linearly."""
 
@@ -436,6 +436,15 @@ def table_of_plans(table: StepTable) -> StepTable:
     """Return the tables of one plan as those of an array of one: the inverse of table_of_plan."""
     times: dict[str, Any] = {name: values[None] for name, values in _by_plan(table)}
     return replace(table, **times)
+
+
+def stacked_tables(tables: Sequence[StepTable]) -> StepTable:
+    """Return tables of plans at the same knots as those of an array of plans: the inverse of table_of_plan for all of them."""
+    times: dict[str, Any] = {
+        name: np.stack([getattr(table, name) for table in tables])
+        for name in (*(name for name, _ in _by_plan(tables[0])), "stages", "stage_fraction")
+    }
+    return replace(tables[0], **times)
 
 
 def _by_plan(table: StepTable) -> Iterator[tuple[str, Array]]:

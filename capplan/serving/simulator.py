@@ -52,7 +52,7 @@ from capplan.serving.requests import (
 from capplan.serving.step_table import (
     StepClock,
     StepTable,
-    bilinear,
+    bracket,
     launching_s,
     piecewise_linear,
     prefill_attention_per_token_s,
@@ -375,9 +375,9 @@ def flat_tables(clock: StepClock, max_num_seqs: int, most_tokens: int) -> list[a
 def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list[array[float]]:
     sequences = np.arange(max_num_seqs + 1, dtype=np.float64)
     knots = table.context_knots
-    values = bilinear(
-        table.sequence_knots, knots, table.decode_attention_s, sequences[:, None], knots[None, :]
-    )
+    lower, upper, weight = bracket(table.sequence_knots, sequences)
+    w = weight[:, None]
+    values = (1.0 - w) * table.decode_attention_s[lower] + w * table.decode_attention_s[upper]
     if knots[0] > 0.0:
         knots, values = np.append(0.0, knots), np.column_stack([values[:, :1], values])
     slopes = np.diff(values, axis=1) / np.diff(knots) if knots.size > 1 else np.zeros((sequences.size, 1))

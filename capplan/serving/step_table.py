@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from capplan.errors import InputError
 from capplan.numbers import Array, Number
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepTable:
     """Step times of one replica; all times in seconds, knots ascending."""
 
@@ -57,6 +58,16 @@ class StepTable:
     """L: least time of a mixed step, which waits until all of its kernels are launched, by its tokens, shape (t,); None: 0."""
     two_passes: bool = False
     """A mixed step computes its prompts and then its decoding sequences, each by themselves (llama.cpp's server)."""
+
+    @property
+    def knots(self) -> tuple[Array, ...]:
+        """Where times are stated: sequences, contexts, tokens of a step, new and past tokens of a chunk."""
+        return self.sequence_knots, self.context_knots, self.token_knots, self.new_knots, self.past_knots
+
+    @cached_property
+    def clock(self) -> StepClock:
+        """The times of one replica one number at a time, which all of its simulations share."""
+        return StepClock(self)
 
     def slower(self, factor: float) -> StepTable:
         """Return the table of a replica all of whose times are longer by a factor."""

@@ -41,7 +41,7 @@ class EngineSetup:
     @property
     def clock(self) -> StepClock:
         """Step times, one number at a time."""
-        return self.table if isinstance(self.table, StepClock) else StepClock(self.table)
+        return self.table if isinstance(self.table, StepClock) else self.table.clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.scenario import scenario_from
 from capplan.serving.simulator import FULL_RUN
+from capplan.workload.length import fixed
 from capplan.workload.request_class import Slo, Target
 from tests.sweeps import examples, share_runs, size_on_few_requests
 
@@ -208,7 +210,58 @@ def test_every_field_of_a_specification_is_part_of_its_key(question, candidate):
     assert set(others) == {field.name for field in fields(ReplicaSpec)}
     cache = SearchCache()
     for name, value in others.items():
-        assert cache._made_of(replace(spec, **{name: value})) != cache._made_of(spec), name
+        changed = replace(spec, **{name: value})
+        assert cache._made_of(changed) != cache._made_of(spec), name
+        same_times = cache._timed_by(changed) == cache._timed_by(spec)
+        assert same_times == (name == "typical_context_tokens"), name
+
+
+def same_numbers(one, other):
+    """Return whether two records of numbers and arrays are equal to the last digit."""
+    return all(
+        np.array_equal(np.asarray(getattr(one, f.name)), np.asarray(getattr(other, f.name)))
+        for f in fields(one)
+    )
+
+
+MIXED = """name: mixed
+model: openai/gpt-oss-120b
+traffic:
+  - {name: chat, request_rate: 20 req/s, input_tokens: {mean: 900, p95: 3000}, output_tokens: 120}
+  - {name: users, users: 50, think_time: 20 s, input_tokens: 500, output_tokens: 300}
+slo: {ttft_p95: 2 s, tpot_p95: 60 ms}
+fleet: {hardware: [h100-sxm, h200-sxm, b200, l40s, mi300x]}
+"""
+
+
+@pytest.mark.parametrize("text", [SCENARIO, MIXED])
+def test_replicas_that_are_built_together_are_those_built_alone(text):
+    """Step times, memory and steady states have the same digits whichever layouts are built with them, and after other lengths."""
+    asked = asked_fleet(scenario_from(parse_yaml(text, "built.yaml"), Path()), offline=True).question
+    candidates, cache = search(asked).candidates, SearchCache()
+    for typical in (2.0, 1.0):
+        (first, *others) = asked.demand.classes
+        longer = replace(first, output_tokens=fixed(typical * first.output_tokens.mean_tokens))
+        question = replace(asked, demand=replace(asked.demand, classes=(longer, *others)))
+        cache.build([replace(item, demand=question.demand) for item in candidates], question)
+    for candidate in candidates:
+        spec = spec_of_layout(candidate.layout, question)
+        own, built = replica_of(spec), cache.replica(spec)
+        assert same_numbers(own.table, built.table)
+        assert same_numbers(own.memory, built.memory)
+        assert (own.kv_blocks, own.scheduling) == (built.kv_blocks, built.scheduling)
+        item = replace(candidate, demand=question.demand)
+        assert Trial(item, question, {}).responses_s == cache.trial(item, question, {}).responses_s
+        assert Trial(item, question, {}).rate_ceiling == cache.trial(item, question, {}).rate_ceiling
+
+
+def test_phases_of_pools_share_step_times(question, candidate):
+    """An engine that takes caches over takes as long for a step, so nothing is computed twice."""
+    taking = replace(question.profile_on(candidate.layout.device), takes_over=True)
+    spec, cache = spec_of_layout(candidate.layout, question), SearchCache()
+    plain, decoding = cache.replica(spec), cache.replica(replace(spec, profile=taking))
+    assert plain.table is decoding.table
+    assert decoding.spec.profile.takes_over
 
 
 def test_what_is_asked_twice_by_the_tests_of_a_module_is_simulated_once(monkeypatch):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.fleet.decision import _choices_of, _missed, fleet_decision
+from capplan.fleet.decision import _chosen_of, _missed, fleet_decision
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound, busy_replicas
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import cost_range, met_probability, plan_of, target_probability
@@ -164,20 +164,23 @@ def test_the_target_that_binds_an_idle_replica_is_the_one_nearest_to_its_limit(q
 
 
 def offer(usd, chance, gpus=8):
-    """Return a plan of a price and a probability; no replica can be added to it for the money of another."""
+    """Return a fleet with a price and a probability; no replica can be added to it for the money of another."""
     trial = SimpleNamespace(limits={"a target": 1.0})
     layout = SimpleNamespace(devices=1, device=SimpleNamespace(name="l40s", partition=None, node_devices=8))
     group = SimpleNamespace(gpus=gpus, layout=layout)
     plan = SimpleNamespace(
         usd_per_hour=usd, slo_met_probability=chance, gpus=gpus, replicas=8, single=group, groups=(group,)
     )
-    return SimpleNamespace(trial=trial, busy=10**9), plan
+    sized = SimpleNamespace(trial=trial, busy=10**9, layout=layout)
+    return SimpleNamespace(sized=sized, usd_per_hour=usd, cost=usd, gpus=gpus, chance=chance, plan=plan)
 
 
 @table
 def test_a_little_more_is_recommended_for_clearly_more_certainty(others, recommended):
-    pairs = [offer(100.0, 0.80), *(offer(*other, gpus=7) for other in others)]
-    choices = _choices_of(pairs, TERMS, None)
-    assert choices.recommended is pairs[recommended][1]
-    assert choices.cheapest is pairs[0][1]
-    assert choices.fewest is pairs[1][1]
+    fleets = [offer(100.0, 0.80), *(offer(*other, gpus=7) for other in others)]
+    choices, chosen, listed = _chosen_of(fleets, TERMS, None)
+    assert choices.recommended is fleets[recommended].plan
+    assert chosen is fleets[recommended].sized
+    assert choices.cheapest is fleets[0].plan
+    assert choices.fewest is fleets[1].plan
+    assert listed == fleets

@@ -301,7 +301,7 @@ class Search:
             return allowed(candidate) if best else inf
 
         while waiting:
-            bound, candidate = self._next(waiting, confidence, as_few, priced=priced)
+            bound, candidate = self._next(waiting, confidence, as_few, cost if best else 0.0, priced=priced)
             sized = self._sized(candidate, confidence, allowed(candidate)) if bound <= cost else None
             if sized is not None and (
                 best is None or self._rank(sized, priced=priced) < self._rank(best, priced=priced)
@@ -357,7 +357,7 @@ class Search:
 
         waiting = self._bounded(self.candidates, confidence)
         while waiting and waiting[0][0] <= usd_per_hour:
-            bound, candidate = self._next(waiting, confidence, allowed)
+            bound, candidate = self._next(waiting, confidence, allowed, usd_per_hour)
             if bound <= usd_per_hour:
                 sized = self._sized(candidate, confidence, allowed(candidate))
                 affordable += [sized] if sized else []
@@ -380,7 +380,9 @@ class Search:
             return min(self._busy_within(candidate, cost - 1e-9, priced=priced), self._most(candidate))
 
         while waiting and waiting[0][0] < cost:
-            bound, candidate = self._next(waiting, confidence, allowed, priced=priced)
+            bound, candidate = self._next(
+                waiting, confidence, allowed, cost if cost < inf else 0.0, priced=priced
+            )
             sized = self._sized(candidate, confidence, allowed(candidate)) if bound < cost else None
             if sized is not None and (mine := self._cost(sized, priced=priced)) < cost:
                 best, cost = sized, mine
@@ -476,10 +478,14 @@ class Search:
         waiting: list[Waiting],
         confidence: float,
         allowed: Callable[[ScreenedLayout], float],
+        below: float,
         *,
         priced: bool = True,
     ) -> tuple[float, ScreenedLayout]:
-        """Return the least bound and its layout, once that bound is from short runs; infinite above the allowed replicas."""
+        """Return the least bound and its layout, once that bound is from short runs; infinite above the allowed replicas.
+
+        Layouts with a bound `below` a cost need short runs too, so their replicas are built together with the first one.
+        """
         while True:
             bound, name, simulated, candidate = heappop(waiting)
             if simulated:
@@ -487,12 +493,21 @@ class Search:
             most = allowed(candidate)
             busy = inf
             if most >= 1.0 and self._known_busy(candidate, confidence) <= most:
+                if id(candidate) not in self._trials:
+                    self._build(candidate, waiting, below)
                 busy = _short_bound(self.trial(candidate), confidence, self.terms, most)
                 least = floor(most) + 1.0 if busy == inf and most < inf else busy
                 self._least_busy.setdefault(id(candidate), {})[confidence] = least
             gpus = self.terms.least_gpus(candidate.layout, busy)
             closer = self._least(candidate, gpus, priced=priced)
             heappush(waiting, (max(bound, closer), name, True, candidate))
+
+    def _build(self, candidate: ScreenedLayout, waiting: Sequence[Waiting], below: float) -> None:
+        """Build the replica of a layout, and with it those of layouts that wait with a bound below a cost."""
+        others = [item for bound, _, simulated, item in waiting if bound < below and not simulated]
+        self.cache.build(
+            [candidate, *(item for item in others if id(item) not in self._trials)], self.question
+        )
 
     def _known_busy(self, candidate: ScreenedLayout, confidence: float) -> float:
         """Return a lower bound on replicas from short runs at this confidence or at lower ones, which never take more replicas."""

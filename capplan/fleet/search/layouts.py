@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -34,13 +34,13 @@ from capplan.replica.plans import (
     plans_cache_tokens,
     plans_memory,
     plans_of,
-    plans_tables,
     started_schedulings,
     without_speed,
 )
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan, best_plan, drafting_replica
+from capplan.replica.step_times import StepTimes
 from capplan.replica.tables import table_of_plans
 from capplan.serving.steady_state import SteadyState, prompts_fit_a_step
 from capplan.workload.request_class import Slo, Target
@@ -116,15 +116,14 @@ class SearchResult:
 class Built:
     """Functions that build the replicas of a search, or take them from earlier ones."""
 
+    times: StepTimes = field(default_factory=StepTimes)
     replica: Callable[[ReplicaSpec], Replica] = replica_of
     drafting: Callable[[Replica, DraftPlan, float], Replica] = drafting_replica
 
 
-ANEW = Built()
-
-
-def search(question: Question, built: Built = ANEW) -> SearchResult:
+def search(question: Question, built: Built | None = None) -> SearchResult:
     """Return every layout that may meet the targets, with upper bounds on its load."""
+    built = built or Built()
     sized: list[ScreenedLayout] = []
     rejected: Rejections = Counter()
     relaxations: list[Relaxation] = []
@@ -295,10 +294,10 @@ class _Part:
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         """Do the same for layouts that all have the prefix-cache hits of the question's demand."""
         plans = self.plans(layouts)
-        tables = plans_tables(plans)
-        labels = [rates.label for rates in tables.rates]
-        state = steady_states(plans, tables.table, cache_tokens, self.question.demand)
-        usual = usual_states(plans, tables.table, cache_tokens, self.question.demand, state)
+        table, rates = self.built.times.together(plans)
+        labels = [each.label for each in rates]
+        state = steady_states(plans, table, cache_tokens, self.question.demand)
+        usual = usual_states(plans, table, cache_tokens, self.question.demand, state)
         batches = usual_batches(usual, self.question.demand)
         if self.question.drafting is None:
             states = (state, cache_tokens, plans.max_num_batched_tokens)

@@ -3,8 +3,8 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from math import inf, nextafter
 from typing import Any
 
@@ -12,7 +12,7 @@ from capplan.accuracy.bounded import Interval, bounded_latencies, operation_inte
 from capplan.fleet.answer import CLEARLY_SURER, SMALL_EXTRA, Bought
 from capplan.fleet.group import Group, Role
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import RANGE, Plan, cost_of
+from capplan.fleet.plan import RANGE, Plan
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial
@@ -209,8 +209,47 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
     )
 
 
-def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, Plan] | None:
-    """Return a sized layout and its plan, which reaches the required confidence at its own load; None if the limits on GPUs forbid that.
+@dataclass(frozen=True)
+class Confirmed:
+    """A sized layout that reaches the required confidence at its own load; its plan is simulated where it is asked for."""
+
+    sized: Sized
+    terms: Terms
+    ranged: bool = False
+    """Whether its plan states the range of its cost."""
+
+    @cached_property
+    def usd_per_hour(self) -> float | None:
+        """Cost of its order; None without a price."""
+        return self.terms.usd_per_hour(self.sized.layout, self.sized.busy)
+
+    @property
+    def gpus(self) -> int:
+        """Devices of all replicas, with spares."""
+        return self.sized.gpus
+
+    @property
+    def cost(self) -> float:
+        """Dollars per hour, or GPUs where no price is known."""
+        return float(self.gpus) if self.usd_per_hour is None else self.usd_per_hour
+
+    @cached_property
+    def chance(self) -> float:
+        """Probability that all targets hold at the peak."""
+        return met_probability(self.sized.trial, self.sized.busy)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The plan, with latencies simulated at the peak."""
+        plan = plan_of(self.sized, self.terms)
+        costs = cost_range(self.sized, self.terms) if self.ranged else None
+        return (
+            plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
+        )
+
+
+def confirmed(fleet: Sized, terms: Terms, *, ranged: bool = False) -> Confirmed | None:
+    """Return a sized layout that reaches the required confidence at its own load; None if the limits on GPUs forbid that.
 
     A size rests on loads of a scale, so a few replicas may be missing.
     """
@@ -219,9 +258,9 @@ def confirmed(fleet: Sized, terms: Terms) -> tuple[Sized, Plan] | None:
     for busy in range(fleet.busy, fleet.busy + MOST_ADDED):
         if busy > fleet.busy and (busy > terms.busy_allowed(layout) or terms.too_large(layout, busy)):
             return None
-        if not trial.limits or met_probability(trial, busy) >= confidence:
-            larger = terms.sized(trial, busy)
-            return larger, plan_of(larger, terms)
+        larger = Confirmed(terms.sized(trial, busy), terms, ranged)
+        if not trial.limits or larger.chance >= confidence:
+            return larger
     return None
 
 
@@ -257,7 +296,6 @@ def latency_interval(trial: Trial, quantity: str, in_flight: float) -> Interval:
 TIGHT_SHARE = 0.1
 """A recommended plan that uses less than this fraction of the throughput of its GPUs is shown with the target that decides."""
 
-Pair = tuple[Sized, Plan]
 Paid = Callable[[Plan], float]
 """A plan -> what it costs by its cheapest mix of commitments."""
 
@@ -277,50 +315,50 @@ def bought_of(fleet: Sized, busy: int, terms: Terms) -> Bought:
     return Bought(fleet.hardware, terms.gpus(fleet.layout, busy), usd)
 
 
-def by_cost(pair: Pair) -> tuple[float, int, float]:
+def by_cost(fleet: Confirmed) -> tuple[float, int, float]:
     """Return the sort key of plans: cost if known, then GPUs, then certainty."""
-    plan = pair[1]
-    cost = inf if plan.usd_per_hour is None else plan.usd_per_hour
-    return cost, plan.gpus, -plan.slo_met_probability
+    cost = inf if fleet.usd_per_hour is None else fleet.usd_per_hour
+    return cost, fleet.gpus, -fleet.chance
 
 
-def surest_within(pairs: Sequence[Pair], terms: Terms, ratio: float) -> Plan:
+def surest_within(fleets: Sequence[Confirmed], terms: Terms, ratio: float) -> Confirmed:
     """Return the surest plan for at most `ratio` times the cost of the first; replicas may be added up to that cost."""
-    cheapest = pairs[0][1]
+    cheapest = fleets[0]
     best = cheapest
-    for fleet, plan in pairs:
-        if (plan.usd_per_hour is None) != (cheapest.usd_per_hour is None):
+    for confirmed_fleet in fleets:
+        if (confirmed_fleet.usd_per_hour is None) != (cheapest.usd_per_hour is None):
             continue
-        layout = plan.single.layout
-        most = _busy_within(plan, terms, ratio * cost_of(cheapest))
+        fleet = confirmed_fleet.sized
+        layout = fleet.layout
+        most = _busy_within(confirmed_fleet, terms, ratio * cheapest.cost)
         while most >= fleet.busy and terms.too_large(layout, most):
             most -= 1
         if most < fleet.busy:
             continue
         top = met_probability(fleet.trial, most)
-        if top <= best.slo_met_probability + 0.01:
+        if top <= best.chance + 0.01:
             continue
         numbers = range(fleet.busy, most)  # more replicas are never less sure
         busy = fleet.busy + bisect_left(numbers, top - 0.01, key=partial(met_probability, fleet.trial))
         if terms.too_large(layout, busy):
             busy = most
-        best = plan_of(terms.sized(fleet.trial, busy), terms)
+        best = Confirmed(terms.sized(fleet.trial, busy), terms)
     return best
 
 
-def _busy_within(plan: Plan, terms: Terms, cost: float) -> int:
-    """Return how many replicas of a plan in addition to the spares a cost pays for, in dollars per hour or in GPUs, within its limits."""
-    layout, priced = plan.single.layout, plan.usd_per_hour is not None
+def _busy_within(fleet: Confirmed, terms: Terms, cost: float) -> int:
+    """Return how many replicas of a layout in addition to the spares a cost pays for, in dollars per hour or in GPUs, within its limits."""
+    layout, priced = fleet.sized.layout, fleet.usd_per_hour is not None
     most = terms.most_busy(layout, cost) if priced else terms.busy_within(layout, cost)
     return int(min(most, terms.busy_allowed(layout)))
 
 
-def recommended(pairs: Sequence[Pair], terms: Terms, paid: Paid | None = None) -> tuple[Plan, str]:
+def recommended(fleets: Sequence[Confirmed], terms: Terms, paid: Paid | None = None) -> tuple[Confirmed, str]:
     """Return the recommended plan and why.
 
     Parameters
     ----------
-    pairs : at least one, cheapest first, with all that cost less than SMALL_EXTRA times as much
+    fleets : at least one, cheapest first, with all that cost less than SMALL_EXTRA times as much
     terms : prices
     paid : what a plan costs by its mix of commitments; None: what its order costs
 
@@ -329,27 +367,29 @@ def recommended(pairs: Sequence[Pair], terms: Terms, paid: Paid | None = None) -
     the cheapest, unless another costs under 5 % more and is at least 5 points surer to meet its targets
     """
     how = " with its mix of commitments" if paid else ""
-    cost = paid or cost_of
-    costs = [cost(plan) for _, plan in pairs]
+
+    def cost(fleet: Confirmed) -> float:
+        return paid(fleet.plan) if paid else fleet.cost
+
+    costs = [cost(fleet) for fleet in fleets]
     first = costs.index(min(costs)) if paid else 0
-    (fleet, cheapest), least = pairs[first], costs[first]
-    if not fleet.trial.limits:
+    cheapest, least = fleets[first], costs[first]
+    if not cheapest.sized.trial.limits:
         return cheapest, f"it is the cheapest{how}; no target could be missed"
 
-    def about_as_cheap(plan: Plan, usd: float) -> bool:
-        same = (plan.usd_per_hour is None) == (cheapest.usd_per_hour is None)
+    def about_as_cheap(fleet: Confirmed, usd: float) -> bool:
+        same = (fleet.usd_per_hour is None) == (cheapest.usd_per_hour is None)
         return same and (usd < SMALL_EXTRA * least or usd == least)
 
-    near = [(pair, usd) for pair, usd in zip(pairs, costs, strict=True) if about_as_cheap(pair[1], usd)]
-    surer = surest_within([pair for pair, _ in near], terms, SMALL_EXTRA)
-    known = [(plan, usd) for (_, plan), usd in near]
-    more = [] if any(plan is surer for plan, _ in known) else [(surer, cost(surer))]
+    known = [(fleet, usd) for fleet, usd in zip(fleets, costs, strict=True) if about_as_cheap(fleet, usd)]
+    surer = surest_within([fleet for fleet, _ in known], terms, SMALL_EXTRA)
+    more = [] if any(fleet is surer for fleet, _ in known) else [(surer, cost(surer))]
     best, usd = max(
-        (*known, *((plan, usd) for plan, usd in more if about_as_cheap(plan, usd))),
-        key=lambda item: item[0].slo_met_probability,
+        (*known, *((fleet, usd) for fleet, usd in more if about_as_cheap(fleet, usd))),
+        key=lambda item: item[0].chance,
     )
-    if best.slo_met_probability >= cheapest.slo_met_probability + CLEARLY_SURER:
-        gain = 100.0 * (best.slo_met_probability - cheapest.slo_met_probability)
+    if best.chance >= cheapest.chance + CLEARLY_SURER:
+        gain = 100.0 * (best.chance - cheapest.chance)
         if usd == least:
             return (
                 best,
@@ -382,8 +422,8 @@ def used_fraction(fleet: Sized, trials: Search) -> float:
     return 1.0 / (fleet.busy * mine.devices * most)
 
 
-def near_cheapest(trials: Search, likely: LayoutName | None, under: float = inf) -> list[Pair]:
-    """Return the plans that `recommended` chooses from, cheapest first, without the rest of a fleet's answer; empty if none.
+def near_cheapest(trials: Search, likely: LayoutName | None, under: float = inf) -> list[Confirmed]:
+    """Return the fleets that `recommended` chooses from, cheapest first, without the rest of a fleet's answer; empty if none.
 
     The `likely` layout is sized first, which changes no answer, only how soon others are left out. Nothing is sized if the
     cheapest costs `under` or more.
@@ -400,7 +440,7 @@ def near_cheapest(trials: Search, likely: LayoutName | None, under: float = inf)
         fleets = [best_plan(trials, fleet) for fleet in best if fleet is not None]
     surer = _surer_for_less(trials, first)
     fleets += [surer] if surer else []
-    return sorted((pair for pair in (confirmed(fleet, terms) for fleet in fleets) if pair), key=by_cost)
+    return sorted((sure for sure in (confirmed(fleet, terms) for fleet in fleets) if sure), key=by_cost)
 
 
 def _surer_for_less(trials: Search, first: Sized) -> Sized | None:

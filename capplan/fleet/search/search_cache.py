@@ -1,12 +1,13 @@
 """A cache for searches of similar questions: layouts that were screened, replicas that were built and runs that were simulated, by keys that are the same in every process."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from typing import Any
 
+from capplan.engine.profile import EngineProfile
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.pools.joint import Joint, JointRuns
 from capplan.fleet.pools.link import LinkTerms
@@ -14,10 +15,13 @@ from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.latencies import Runs
 from capplan.fleet.search.layouts import Built, ScreenedLayout, SearchResult, search
 from capplan.fleet.search.simulated_layout import SamplePaths
+from capplan.fleet.search.steady_plans import state_of_plan, steady_states_of
 from capplan.fleet.search.trial import Trial
-from capplan.replica.replica import Replica, replica_of
+from capplan.replica.replica import Replica, replicas_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan, drafting_replica
+from capplan.replica.step_times import StepTimes
+from capplan.serving.steady_state import SteadyState
 
 
 def content_key(*values: Any) -> str:
@@ -80,7 +84,10 @@ class SearchCache:
     def __init__(self) -> None:
         """Start empty."""
         self._searches: dict[tuple[object, ...], SearchResult] = {}
+        self._times = StepTimes(self._timed_by)
         self._replicas: dict[tuple[object, ...], Replica] = {}
+        self._states: dict[tuple[object, str], SteadyState] = {}
+        """Steady states of replicas, by the replica and the traffic."""
         self._drafting: dict[tuple[object, ...], Replica] = {}
         self._runs: dict[tuple[object, ...], Runs] = {}
         self._joint: dict[tuple[object, ...], JointRuns] = {}
@@ -94,15 +101,43 @@ class SearchCache:
         """Return every layout that may meet the targets; a question that was asked before is not searched again."""
         key = tuple(self._content_of(getattr(question, field.name)) for field in fields(question))
         if key not in self._searches:
-            self._searches[key] = search(question, Built(self.replica, self.drafting))
+            self._searches[key] = search(question, Built(self._times, self.replica, self.drafting))
         return self._searches[key]
 
     def replica(self, spec: ReplicaSpec) -> Replica:
         """Return the running replica of a specification."""
         made_of = self._made_of(spec)
         if made_of not in self._replicas:
-            self._replicas[made_of] = replica_of(spec)
+            self._replicas[made_of] = replicas_of([spec], self._times)[0]
         return self._replicas[made_of]
+
+    def build(self, candidates: Sequence[ScreenedLayout], question: Question) -> None:
+        """Build the replicas of layouts, and their steady states, as arrays instead of one by one."""
+        alike: dict[tuple[object, ...], list[tuple[ScreenedLayout, ReplicaSpec]]] = {}
+        for candidate in candidates:
+            spec = spec_of_layout(candidate.layout, question)
+            if candidate.speculating is None:
+                of = id(spec.network), id(spec.profile), spec.kv_format, id(candidate.demand)
+                alike.setdefault(of, []).append((candidate, spec))
+        for group in alike.values():
+            missing = [spec for _, spec in group if self._made_of(spec) not in self._replicas]
+            if missing:
+                for spec, replica in zip(missing, replicas_of(missing, self._times), strict=True):
+                    self._replicas[self._made_of(spec)] = replica
+            self._build_states(group[0][0].demand, [spec for _, spec in group])
+
+    def _build_states(self, demand: Demand, specs: Sequence[ReplicaSpec]) -> None:
+        """Compute the steady states of replicas under a demand, of those whose step times have the same knots together."""
+        traffic = self._key(demand)
+        alike: dict[tuple[int, ...], list[ReplicaSpec]] = {}
+        for spec in specs:
+            if (self._made_of(spec), traffic) not in self._states:
+                table = self.replica(spec).table
+                alike.setdefault(tuple(map(id, table.knots)), []).append(spec)
+        for group in alike.values():
+            states = steady_states_of([self.replica(spec) for spec in group], demand)
+            for place, spec in enumerate(group):
+                self._states[self._made_of(spec), traffic] = state_of_plan(states, place)
 
     def drafting(self, replica: Replica, plan: DraftPlan, context_tokens: float) -> Replica:
         """Return a replica that drafts as planned."""
@@ -126,7 +161,9 @@ class SearchCache:
         runs = self._runs.setdefault((made_of, *traffic, drafts), Runs())
         if candidate.speculating is not None:
             return Trial(candidate, question, paths, candidate.speculating, runs)
-        return Trial(candidate, question, paths, self.replica(spec), runs)
+        self.build([candidate], question)
+        state = self._states[made_of, self._key(candidate.demand)]
+        return Trial(candidate, question, paths, self.replica(spec), runs, state)
 
     def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
         """Return both pools together, reusing the runs of earlier searches with the same layouts, traffic and targets."""
@@ -142,6 +179,15 @@ class SearchCache:
             for field, value in ((field, getattr(spec, field.name)) for field in fields(spec))
         )
 
+    def _timed_by(self, spec: ReplicaSpec) -> tuple[object, ...]:
+        """Return a key of everything that step times depend on: neither the usual length of requests nor whether caches are taken over."""
+        timed: dict[str, Callable[[Any], Any]] = {"profile": _timed}
+        return tuple(
+            self._key(getattr(spec, name), timed.get(name)) if name in _RECORDS else getattr(spec, name)
+            for name in _field_names(ReplicaSpec)
+            if name != "typical_context_tokens"
+        )
+
     def _content_of(self, part: Any) -> object:
         """Return a key of a field of a question. Lists and mappings have the keys of their entries, which many questions share, in order."""
         if isinstance(part, Mapping):
@@ -154,6 +200,10 @@ class SearchCache:
         if key not in self._keys:
             self._keys[key] = part, content_key(part if of is None else of(part))
         return self._keys[key][1]
+
+
+def _timed(profile: EngineProfile) -> EngineProfile:
+    return replace(profile, takes_over=False)
 
 
 def _mix(demand: Demand) -> Demand:

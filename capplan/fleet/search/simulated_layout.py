@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf, isnan, log2
 
-import numpy as np
-
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.load.offered import (
@@ -36,10 +34,8 @@ from capplan.fleet.search.load_scale import (
     REGULARITY_OF_BURSTS,
     regularity_class,
 )
-from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
-from capplan.replica.plans import plans_of
+from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states_of
 from capplan.replica.replica import Replica, replica_of
-from capplan.replica.tables import table_of_plans
 from capplan.serving.simulator import simulate
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
@@ -115,8 +111,9 @@ class SimulatedLayout:
         paths: SamplePaths,
         replica: Replica | None = None,
         runs: Runs | None = None,
+        state: SteadyState | None = None,
     ) -> None:
-        """Take the replica, or build it; nothing is simulated yet.
+        """Take the replica and its steady state, or build them; nothing is simulated yet.
 
         `paths` shares sample paths with other layouts, `runs` the runs of this layout with other questions.
         """
@@ -129,14 +126,8 @@ class SimulatedLayout:
         built = replica or candidate.speculating or replica_of(spec)
         self._built = built
         self.replica = with_load_time(built, self.demand)
-        tokens = np.array([float(self.replica.kv_blocks * self.replica.scheduling.block_tokens)])
-        state = steady_states(
-            plans_of([self.replica.spec]),
-            table_of_plans(self.replica.table),
-            tokens,
-            self.demand,
-            candidate.speculating,
-        )
+        if state is None:
+            state = steady_states_of([self.replica], self.demand, candidate.speculating)
         self.responses_s = tuple(float(s[0, 0]) for s in class_responses_s(state, self.demand))
         """Mean response time of each class at the lightest load."""
         self.total_rate = sum(self.demand.rates_per_s(self.responses_s))

@@ -1,5 +1,6 @@
 """Replicas in steady state, in closed form: rates and latencies of arrays of plans at a range of loads."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -7,9 +8,9 @@ from numpy.typing import NDArray
 
 from capplan.fleet.load.demand import Demand
 from capplan.numbers import Array, Spread
-from capplan.replica.plans import Plans, plans_step_function
+from capplan.replica.plans import Plans, plans_of, plans_step_function
 from capplan.replica.replica import Replica
-from capplan.replica.tables import tables_of_plans
+from capplan.replica.tables import stacked_tables, tables_of_plans
 from capplan.serving.steady_state import (
     Lengths,
     Limits,
@@ -49,6 +50,38 @@ def steady_states(
         np.square(np.log(own / s)) for own, s in zip(class_responses_s(states, demand), assumed, strict=True)
     )
     return _picked(states, np.argmin(np.reshape(errors, (MIXTURES, -1, LOADS)), axis=0))
+
+
+def steady_states_of(
+    replicas: Sequence[Replica], demand: Demand, speculating: Replica | None = None
+) -> SteadyState:
+    """Return the steady states of replicas of one network and engine whose step times have the same knots; see `steady_states`."""
+    tokens = np.array([float(each.kv_blocks * each.scheduling.block_tokens) for each in replicas])
+    plans, table = (
+        plans_of([each.spec for each in replicas]),
+        stacked_tables([each.table for each in replicas]),
+    )
+    return steady_states(plans, table, tokens, demand, speculating)
+
+
+def state_of_plan(states: SteadyState, plan: int) -> SteadyState:
+    """Return the states of one plan of an array of plans, as those of an array of one."""
+
+    def of(values: Array) -> Array:
+        return np.broadcast_to(values, states.requests_per_s.shape)[plan : plan + 1]
+
+    def spread_of(spread: Spread[Array]) -> Spread[Array]:
+        return Spread(*map(of, (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99)))
+
+    return SteadyState(
+        spread_of(states.ttft_s),
+        spread_of(states.tpot_s),
+        spread_of(states.e2e_s),
+        of(states.requests_per_s),
+        of(states.wait_s),
+        of(states.prefill_token_s),
+        states.saturated[plan : plan + 1],
+    )
 
 
 def _typical_responses(state: SteadyState, demand: Demand) -> list[Array]:

@@ -123,13 +123,14 @@ class Asking:
         affordable = mix_within_budget(asked.scenario, partial(replicas_by_group, asked))
         trials = self.trials(asked)
         first = layout_name(near.single.layout) if near and len(near.groups) == 1 else None
-        pairs = [] if _only_pools(asked) else near_cheapest(trials, first, under)
-        pairs = [pair for pair in pairs if affordable(pair[1])]
+        fleets = [] if _only_pools(asked) else near_cheapest(trials, first, under)
+        if asked.scenario.budget_usd_per_month is not None:
+            fleets = [fleet for fleet in fleets if affordable(fleet.plan)]
         paid = paid_by_mix(asked.scenario, partial(replicas_by_group, asked))
-        best = recommended(pairs, trials.terms, paid)[0] if pairs else None
+        best = recommended(fleets, trials.terms, paid)[0].plan if fleets else None
         apart = next(filter(affordable, self.pools(asked, (best and best.usd_per_hour) or under)), None)
         if best is not None:
-            return _less(apart, best), _less(apart, pairs[0][1])
+            return _less(apart, best), _less(apart, fleets[0].plan)
         if apart is None and not _only_pools(asked):
             apart = mixed_plan(asked.scenario, trials)
         return apart, apart
