@@ -311,7 +311,7 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
 def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None:
     """No engine, ended or not, holds a request, a token or a promise of blocks when all is over and the last output has arrived."""
     lives, cores = [], []
-    start, empty_core = EnginePool.start, simulator.FlatPool.empty_core
+    start, empty_core = EnginePool.start, pool_simulator.FlatPool.empty_core
 
     def kept(pool, number, at_s):
         lives.append(start(pool, number, at_s))
