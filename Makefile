@@ -53,7 +53,7 @@ SPREAD := --dist loadfile --no-loadscope-reorder
 TIMED := abilities_and_shapes calibration_file collectives emulated fit layers pace this_machine turns_and_timing tutorial \
 	two_calibrations
 # A compiled core that is older than its source would run in its place.
-COMPILED := hatch_build.py $(wildcard capplan/serving/engine_parts.p* capplan/serving/flat_core.p*)
+COMPILED := hatch_build.py $(foreach types,$(wildcard capplan/serving/*.pxd),$(types) $(types:.pxd=.py))
 # Compiled modules are kept, even where an image says otherwise: every process of the tests would compile all of them anew.
 export PYTHONDONTWRITEBYTECODE :=
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,8 @@ from hatchling.builders.config import BuilderConfig
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = Path("capplan", "serving")
-CORES = ("engine_parts", "flat_core")
-"""Compiled files, of which later ones use earlier ones."""
-COMPILED_IMPORTS = {
-    "capplan.serving.c_math": "cython.cimports.libc.math",
-    "capplan.serving.engine_parts": "cython.cimports.capplan.serving.engine_parts",
-}
+SHARED = "memoryviews"
+"""Compiled module without a source: what Cython would repeat in each library that has views of arrays."""
 REASON_FILE = "core_not_compiled.txt"
 DIRECTIVES = (
     "language_level=3,boundscheck=False,wraparound=False,initializedcheck=False,annotation_typing=False"
@@ -44,12 +41,13 @@ class CompiledCore(BuildHookInterface[BuilderConfig]):
         if os.environ.get("CAPPLAN_PURE"):
             record(root, "CAPPLAN_PURE was set when capplan was built", build_data)
             return
-        libraries = [root / FOLDER / f"{core}{sysconfig.get_config_var('EXT_SUFFIX')}" for core in CORES]
+        cores = cores_of(root)
+        libraries = [root / FOLDER / library_of(core) for core in (SHARED, *cores)]
         newest = max(
-            (root / FOLDER / f"{core}{end}").stat().st_mtime for core in CORES for end in (".py", ".pxd")
+            (root / FOLDER / f"{core}{end}").stat().st_mtime for core in cores for end in (".py", ".pxd")
         )
         current = all(library.exists() and library.stat().st_mtime > newest for library in libraries)
-        reason = "" if current else failure(root, libraries)
+        reason = "" if current else failure(root)
         record(root, reason, build_data)
         if reason:
             return
@@ -68,7 +66,17 @@ def record(root: Path, reason: str, build_data: dict[str, Any]) -> None:
         build_data.setdefault("force_include", {})[str(path)] = str(path.relative_to(root))
 
 
-def failure(root: Path, libraries: list[Path]) -> str:
+def cores_of(root: Path) -> list[str]:
+    """Return the names of the compiled files: each has a .pxd with its types beside it."""
+    return sorted(path.stem for path in (root / FOLDER).glob("*.pxd"))
+
+
+def library_of(core: str) -> str:
+    """Return the name of the library that a file is compiled to."""
+    return f"{core}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def failure(root: Path) -> str:
     """Compile the core, and return why that failed; empty if it did not."""
     name = os.environ.get("CC", "cc")
     compiler = shutil.which(name)
@@ -79,27 +87,46 @@ def failure(root: Path, libraries: list[Path]) -> str:
     headers = sysconfig.get_path("include")
     if not Path(headers, "Python.h").is_file():
         return "the headers of Python (Python.h) are missing"
+    cores = cores_of(root)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / FOLDER).mkdir(parents=True)
         for package in (FOLDER.parent, FOLDER):
             (folder / package / "__init__.py").touch()
-        for core in CORES:
+        for core in cores:
             shutil.copy(root / FOLDER / f"{core}.pxd", folder / FOLDER)
             source = (root / FOLDER / f"{core}.py").read_text(encoding="utf-8")
-            for python, compiled in COMPILED_IMPORTS.items():
-                source = source.replace(f"from {python} import", f"from {compiled} import")
+            source = source.replace(
+                "from capplan.serving.c_math import", "from cython.cimports.libc.math import"
+            )
+            for other in cores:
+                used = f"capplan.serving.{other} import"
+                source = source.replace(f"from {used}", f"from cython.cimports.{used}")
             (folder / FOLDER / f"{core}.py").write_text(source, encoding="utf-8")
-        for core, library in zip(CORES, libraries, strict=True):
-            stem = FOLDER / core
-            translate = [sys.executable, "-m", "cython", "-3", "-X", DIRECTIVES, f"{stem}.py"]
-            build = [compiler, *FLAGS, f"-I{headers}", f"{stem}.c", "-o", library.name]
-            for command in (translate, build):
-                done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
-                if done.returncode:
-                    return f"{Path(command[0]).name} failed on {core}.py"
-        for library in libraries:
-            partial = library.with_suffix(".part")
-            shutil.copy(folder / library.name, partial)
-            partial.replace(library)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            failed = "".join(
+                pool.map(
+                    lambda core: compiling(core, folder, [compiler, *FLAGS, f"-I{headers}"]), (SHARED, *cores)
+                )
+            )
+        if failed:
+            return failed.rstrip("; ")
+        for core in (SHARED, *cores):
+            partial = (root / FOLDER / library_of(core)).with_suffix(".part")
+            shutil.copy(folder / library_of(core), partial)
+            partial.replace(root / FOLDER / library_of(core))
+    return ""
+
+
+def compiling(core: str, folder: Path, compiler: list[str]) -> str:
+    """Compile one file in a folder, and return which program failed on it; empty if none did."""
+    stem = FOLDER / core
+    words = ["-3", "--shared", f"capplan.serving.{SHARED}", "-X", DIRECTIVES, f"{stem}.py"]
+    if core == SHARED:
+        words = ["--generate-shared", f"{stem}.c"]
+    translate = [sys.executable, "-m", "cython", *words]
+    for command in (translate, [*compiler, f"{stem}.c", "-o", library_of(core)]):
+        done = subprocess.run(command, cwd=folder, capture_output=True, check=False)  # noqa: S603 - our own words
+        if done.returncode:
+            return f"{Path(command[0]).name} failed on {core}; "
     return ""

@@ -140,7 +140,7 @@ def main() -> None:
             f"TTFT {np.nanmean(outcome.ttft_s):7.3f} s  TPOT {np.nanmean(outcome.tpot_s):6.4f} s  "
             f"preemptions {outcome.preemptions}"
         )
-    quarter = requests.part(0, arguments.requests // 4)
+    quarter = requests.between(0, arguments.requests // 4)
     options: dict[str, Any]
     for name, options in (
         ("four replicas, round robin", {}),

@@ -5,7 +5,7 @@ from functools import cache
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from math import inf
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -14,12 +14,25 @@ from capplan.serving.requests import Admission, Crowd, Requests
 from capplan.serving.simulator import ADMIT_ALL, flat_requests, kind_of, limits_and_tables, written
 from capplan.serving.terms import EngineSetup
 
+CORES = (
+    "engine_parts",
+    "flat_trees",
+    "flat_queue",
+    "flat_batch",
+    "flat_steps",
+    "flat_engine",
+    "flat_slots",
+    "flat_static",
+    "flat_pools",
+)
+"""Compiled files, of which later ones use earlier ones."""
+
 
 @cache
-def python_core() -> ModuleType:
-    """Return the core as Python, whether a compiled one is beside it or not."""
+def python_core() -> SimpleNamespace:
+    """Return what the files of the core name, as Python, whether compiled ones are beside them or not."""
     loaded: dict[str, ModuleType] = {}
-    for name in ("capplan.serving.engine_parts", "capplan.serving.flat_core"):
+    for name in (f"capplan.serving.{core}" for core in CORES):
         known = find_spec(name)
         assert known is not None
         assert known.origin is not None
@@ -29,7 +42,9 @@ def python_core() -> ModuleType:
         loaded[name] = module_from_spec(spec)
         with mock.patch.dict(sys.modules, loaded):
             spec.loader.exec_module(loaded[name])
-    return loaded["capplan.serving.flat_core"]
+    return SimpleNamespace(
+        **{name: value for module in loaded.values() for name, value in vars(module).items()}
+    )
 
 
 def python_engine(

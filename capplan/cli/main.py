@@ -22,7 +22,7 @@ from capplan.report.safe_text import message
 FOLDER = Path(__file__).parents[1] / "serving"
 REASON_FILE = "core_not_compiled.txt"
 """Written by hatch_build.py next to the core where it could not compile it."""
-CORE = "flat_core"
+CORE = "flat_engine"
 TIMES_SLOWER = 40
 """How many times as long simulations take without the compiled core, about."""
 UNRECORDED = "its compiled files are missing"

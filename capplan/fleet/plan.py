@@ -68,7 +68,7 @@ def paid_by_the_gpu(plans: Iterable["Plan"]) -> bool:
     )
 
 
-def _summed(parts: Iterable[float | None]) -> float | None:
+def summed(parts: Iterable[float | None]) -> float | None:
     """Return a sum; None if one of its parts is unknown."""
     total = 0.0
     for part in parts:
@@ -80,7 +80,7 @@ def _summed(parts: Iterable[float | None]) -> float | None:
 
 def summed_usd_per_hour(groups: Iterable[Group]) -> float | None:
     """Return the cost per hour of some groups; None if a price is unknown."""
-    return _summed(group.usd_per_hour for group in groups)
+    return summed(group.usd_per_hour for group in groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,12 +351,12 @@ class Plan(PlanFigures):
     @property
     def watts(self) -> float | None:
         """Thermal design power of all GPUs [W]; None if it is unknown for some."""
-        return _summed(group.watts for group in self.groups)
+        return summed(group.watts for group in self.groups)
 
     @property
     def energy_usd_per_hour(self) -> float | None:
         """Electricity of all GPUs, part of `usd_per_hour`; None if their price includes it."""
-        return _summed(group.energy_usd_per_hour for group in self.groups)
+        return summed(group.energy_usd_per_hour for group in self.groups)
 
     @property
     def seen(self) -> SeenByUsers:

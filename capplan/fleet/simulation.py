@@ -6,7 +6,7 @@ The values that targets limit: latencies of all requests, including those that w
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isinf, nan
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,6 @@ from capplan.numbers import Array, Spread
 from capplan.replica.estimate import closed_loop_time_s
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec
-from capplan.serving.fleet_simulator import FleetRun
 from capplan.serving.outcome import (
     FINISHED,
     SHED,
@@ -40,9 +39,11 @@ from capplan.serving.outcome import (
     spread,
 )
 from capplan.serving.requests import Admission, Crowd, Requests, in_order_of_arrival
-from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup, Routing
 from capplan.workload.request_class import Slo, Target
+
+if TYPE_CHECKING:
+    from capplan.serving.fleet_simulator import FleetRun
 
 _AGED = ("ttft", "e2e")
 """Metrics that the age of an unfinished request is compared with."""
@@ -247,7 +248,7 @@ class FleetOutcome:
     busy_fraction: float
     replicas: int
     requests: "MeasuredRequests"
-    run: FleetRun | None = None
+    run: "FleetRun | None" = None
     """The run behind a router; None if the replicas were simulated separately."""
     assumptions: tuple[Assumption, ...] = ()
     hit_fractions: dict[str, float] = field(default_factory=dict)
@@ -313,6 +314,8 @@ def capacity_per_s(engine: EngineSetup, requests: Requests) -> float:
     in a steady state; with all requests at once, prefill would come first and completions in a burst. Prompts with block ids
     find in the prefix cache what this run leaves there.
     """
+    from capplan.serving.simulator import simulate
+
     offered = replace(requests.between(0, CAPACITY_REQUESTS), arrival_s=None)
     clients = max(1, min(engine.scheduling.max_num_seqs, len(offered) // 4))
     return middle_rate(simulate(offered, engine, concurrency=clients))
@@ -378,6 +381,8 @@ def simulated_fleet(
     -------
     latencies [s], rates [1/s], by class and overall
     """
+    from capplan.serving.simulator import simulate
+
     stream = stream_with_block_ids(stream, replica, use)
     engines = engines_of(replica, use, stream.block_tokens, stream.mean_input_tokens)
     setup = engines.setup

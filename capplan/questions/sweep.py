@@ -11,7 +11,7 @@ from typing import TypeAlias
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import Plan
+from capplan.fleet.plan import Plan, summed
 from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.sweep import CONCURRENCIES, Contender, DecodePool, Point, offered_rates
@@ -130,7 +130,10 @@ def _contender(plan: Plan, asked: AskedFleet) -> Contender:
     question = asked.question
     specs = [spec_of_layout(group.layout, question) for group in plan.groups]
     if plan.transfer is not None:
-        usd = [None if pool.usd_per_hour is None else pool.usd_per_hour / pool.replicas * pool.busy_replicas for pool in plan.groups]  # fmt: skip
+        usd = summed(
+            None if pool.usd_per_hour is None else pool.usd_per_hour / pool.replicas * pool.busy_replicas
+            for pool in plan.groups
+        )
         prefill, decode = plan.groups
         count = f"{prefill.busy_replicas} + {decode.busy_replicas}"
         name = f"{count} apart: {layout_name(prefill.layout)}, {layout_name(decode.layout)}"
@@ -138,15 +141,10 @@ def _contender(plan: Plan, asked: AskedFleet) -> Contender:
         planned = min(
             group.planned_request_rate_limit_per_replica * group.busy_replicas for group in plan.groups
         )
-        known = [each for each in usd if each is not None]
-        return Contender(name, specs[0], sum(known) if len(known) == len(usd) else None, pool, planned)
+        return Contender(name, specs[0], usd, pool, planned)
     hourly = plan.usd_per_hour / plan.replicas if plan.usd_per_hour is not None else None
-    group = plan.single
-    name, planned = (
-        layout_name(group.layout),
-        group.planned_request_rate_limit_per_replica,
-    )
-    return Contender(name, specs[0], hourly, planned_requests_per_s=planned)
+    planned = plan.single.planned_request_rate_limit_per_replica
+    return Contender(layout_name(plan.single.layout), specs[0], hourly, planned_requests_per_s=planned)
 
 
 def _offered_rates(question: Question, seed: int, contender: Contender) -> list[float]:

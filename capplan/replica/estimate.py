@@ -18,7 +18,6 @@ from capplan.replica.replica import Replica
 from capplan.replica.spec import cards_of, refuse_prefixes, served_context_tokens
 from capplan.serving.outcome import Outcome, spread
 from capplan.serving.requests import Requests
-from capplan.serving.simulator import simulate
 from capplan.serving.step_table import launching_s
 from capplan.workload.request_class import SIMULATED_REQUESTS, WARM_UP_SHARE, arrival_generator, drawn_gaps
 
@@ -292,6 +291,8 @@ def estimate(replica: Replica, load: Load) -> Estimate:
 
 def _steady_run(replica: Replica, load: Load) -> tuple[Outcome, int]:
     """Return a run that is long next to its responses, and how many of its first requests are warm-up."""
+    from capplan.serving.simulator import simulate
+
     in_flight = 0.0
     while True:
         requests, warm = requests_for(load, in_flight)

@@ -10,7 +10,8 @@ from random import Random
 from typing import Protocol
 
 from capplan.serving.block_cache import BlockCache
-from capplan.serving.flat_core import FlatEngine, FlatQueue
+from capplan.serving.flat_engine import FlatEngine
+from capplan.serving.flat_queue import FlatQueue
 from capplan.serving.outcome import FINISHED, SHED, Ledger
 from capplan.serving.requests import InFlight
 from capplan.serving.terms import (

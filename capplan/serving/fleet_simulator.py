@@ -10,13 +10,12 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges, Operations, Router
-from capplan.serving.flat_core import FlatQueue
-from capplan.serving.outcome import EarlyEnd, Ledger, Outcome, ReplicaUse
+from capplan.serving.flat_queue import FlatQueue
+from capplan.serving.outcome import FULL_RUN, EarlyEnd, Ledger, Outcome, ReplicaUse
+from capplan.serving.pool_simulator import FlatPool, pools_eligible, serve_in_pools, serve_users
 from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
 from capplan.serving.simulator import (
     ADMIT_ALL,
-    FULL_RUN,
-    FlatPool,
     add_totals_of,
     asked_of,
     every_request,
@@ -24,10 +23,7 @@ from capplan.serving.simulator import (
     kind_of,
     limits_and_tables,
     no_requests_yet,
-    pools_eligible,
     run_of,
-    serve_in_pools,
-    serve_users,
 )
 from capplan.serving.terms import (
     Autoscaling,

@@ -185,6 +185,9 @@ class EarlyEnd:
         return None
 
 
+FULL_RUN = EarlyEnd((), 0)
+
+
 def most_above(quantile: float, count: int) -> int:
     """Return how many of some values may exceed a limit that their quantile does not exceed.
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from capplan.errors import InputError
 from capplan.numbers import Array, Number
-from capplan.serving.flat_core import counts_of_greater
+from capplan.serving.flat_trees import counts_of_greater
 
 Counts = NDArray[np.int64]
 

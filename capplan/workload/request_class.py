@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import numpy as np
 
 from capplan.keys import ONLY_KNOWN_KEYS, Counted
 from capplan.numbers import Array, Number
-from capplan.workload.kept_contexts import Contexts
 from capplan.workload.length import Lengths
-from capplan.workload.sessions import Sessions
-from capplan.workload.statistics import PrefixReuse
+
+if TYPE_CHECKING:
+    from capplan.workload.kept_contexts import Contexts
+    from capplan.workload.sessions import Sessions
+    from capplan.workload.statistics import PrefixReuse
 
 ResponseTimes: TypeAlias = float | Sequence[float]
 """Response time of all classes, or of each class [s]."""
@@ -152,9 +154,9 @@ class RequestClass:
     """Leading tokens that prompts of this class have in common, part of input_tokens."""
     prefix_hit_fraction: float = 0.0
     """Share of the requests that find the shared prefix in the cache."""
-    reuse: PrefixReuse | Contexts | None = None
+    reuse: "PrefixReuse | Contexts | None" = None
     """Prefix-cache hits by cache size, from a trace or sessions; instead of shared_prefix_tokens."""
-    sessions: Sessions | None = None
+    sessions: "Sessions | None" = None
     """Whose turns the requests are; lengths are then those of all turns."""
     arrival_cv: float = 1.0
     """Coefficient of variation of the time between arrivals; 1 is Poisson."""

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from calibrate.live.python_core import python_core
 from capplan.engine.profile import Scheduling
 from capplan.fleet.load.offered import users_idle_from_s
-from capplan.serving import flat_core, fleet_simulator, simulator
+from capplan.serving import flat_slots, flat_static, fleet_simulator, pool_simulator, simulator
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, EarlyEnd, LatencyLimit, timeline_of
@@ -31,14 +31,27 @@ sys.path.insert(0, str(Path(__file__).parent))
 steps = import_module("test_serving_simulator")
 
 
-CLASSES = ("FlatEngine", "FlatPools", "FlatRouter", "FlatSlots", "FlatStatic")
-CORES = {"as installed": flat_core, "in Python": python_core()}
+CLASSES = {
+    "FlatEngine": (simulator, pool_simulator),
+    "FlatPools": (pool_simulator,),
+    "FlatRouter": (pool_simulator,),
+    "FlatSlots": (flat_slots,),
+    "FlatStatic": (flat_static,),
+}
+"""Classes of the core, and the modules in which their users look them up."""
+CORES = {
+    "as installed": {name: getattr(places[0], name) for name, places in CLASSES.items()},
+    "in Python": {name: getattr(python_core(), name) for name in CLASSES},
+}
 
 
 @contextmanager
 def running_on(core: str):
     """Run the flat core as it is installed, or as Python."""
-    with mock.patch.multiple(simulator, **{name: getattr(CORES[core], name) for name in CLASSES}):
+    with pytest.MonkeyPatch.context() as patch:
+        for name, places in CLASSES.items():
+            for place in places:
+                patch.setattr(place, name, CORES[core][name])
         yield
 
 

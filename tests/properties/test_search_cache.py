@@ -25,7 +25,7 @@ from capplan.replica.replica import replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.scenario import scenario_from
-from capplan.serving.simulator import FULL_RUN
+from capplan.serving.outcome import FULL_RUN
 from capplan.workload.length import fixed
 from capplan.workload.request_class import Slo, Target
 from tests.sweeps import examples, share_runs, size_on_few_requests

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from calibrate.live.python_core import python_core
 from capplan.engine.profile import Scheduling
 from capplan.errors import InputError
-from capplan.serving import fleet_simulator, simulator
+from capplan.serving import fleet_simulator, pool_simulator, simulator
 from capplan.serving.dispatcher import EnginePool, Router
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
@@ -311,7 +311,7 @@ def test_a_replica_that_is_taken_away_is_there_until_its_step_ends() -> None:
 def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None:
     """No engine, ended or not, holds a request, a token or a promise of blocks when all is over and the last output has arrived."""
     lives, cores = [], []
-    start, empty_core = EnginePool.start, simulator.FlatPool.empty_core
+    start, empty_core = EnginePool.start, pool_simulator.FlatPool.empty_core
 
     def kept(pool, number, at_s):
         lives.append(start(pool, number, at_s))
@@ -323,9 +323,14 @@ def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EnginePool, "start", kept)
-        for name in ("FlatEngine", "FlatPools", "FlatRouter"):
-            patch.setattr(simulator, name, getattr(python_core(), name))
-        patch.setattr(simulator.FlatPool, "empty_core", kept_core)
+        for place, name in (
+            (simulator, "FlatEngine"),
+            (pool_simulator, "FlatEngine"),
+            (pool_simulator, "FlatPools"),
+            (pool_simulator, "FlatRouter"),
+        ):
+            patch.setattr(place, name, getattr(python_core(), name))
+        patch.setattr(pool_simulator.FlatPool, "empty_core", kept_core)
         random_run(seed, policy)
         random_disaggregation(seed, 1e3)
         patch.setattr(fleet_simulator, "pools_eligible", lambda *_: False)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from calibrate.live.python_core import CORES
 from capplan.cli.main import CORE, REASON_FILE, core_missing, core_words
 
 ROOT = Path(__file__).parents[2]
@@ -22,18 +23,21 @@ def build():
 
 
 def test_the_build_and_the_program_name_the_same_files(build):
-    assert (build.CORES[-1], build.REASON_FILE) == (CORE, REASON_FILE)
+    cores = build.cores_of(ROOT)
+    assert CORE in cores
+    assert build.REASON_FILE == REASON_FILE
+    assert cores == sorted(CORES)
 
 
 def test_what_keeps_the_core_from_being_compiled_is_named(build, monkeypatch, tmp_path):
     monkeypatch.setenv("CC", "no-such-compiler")
-    assert build.failure(tmp_path, [tmp_path / "core.so"]) == "no C compiler (no-such-compiler) was found"
+    assert build.failure(tmp_path) == "no C compiler (no-such-compiler) was found"
     monkeypatch.setenv("CC", sys.executable)
     monkeypatch.setattr(build.importlib.util, "find_spec", lambda _name: None)
-    assert build.failure(tmp_path, [tmp_path / "core.so"]) == "Cython is not installed"
+    assert build.failure(tmp_path) == "Cython is not installed"
     monkeypatch.setattr(build.importlib.util, "find_spec", lambda _name: True)
     monkeypatch.setattr(build.sysconfig, "get_path", lambda _name: str(tmp_path))
-    assert build.failure(tmp_path, [tmp_path / "core.so"]) == "the headers of Python (Python.h) are missing"
+    assert build.failure(tmp_path) == "the headers of Python (Python.h) are missing"
 
 
 def test_the_reason_is_recorded_and_removed(build, tmp_path):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,17 +23,13 @@ from capplan.fleet.simulation import (
 from capplan.replica.replica import Replica
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
 from capplan.replica.speculation import best_speculating_replica, drafting_of_prompts
-from capplan.serving.fleet_simulator import (
-    EnginePlan,
-    FleetRun,
-    simulate_disaggregated,
-    simulate_fleet,
-)
-from capplan.serving.outcome import EarlyEnd
+from capplan.serving.outcome import FULL_RUN, EarlyEnd
 from capplan.serving.requests import Admission, Requests, offered
-from capplan.serving.simulator import FULL_RUN
 from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, Routing
 from capplan.workload.request_class import Slo
+
+if TYPE_CHECKING:
+    from capplan.serving.fleet_simulator import FleetRun
 
 DEALT: tuple[Routing, ...] = ("round_robin", "random")
 """Rules of a router that do not look at the replicas."""
@@ -136,7 +133,9 @@ def _behind_one_router(
     replicas: int,
     until_s: float,
     admission: Admission,
-) -> FleetRun:
+) -> "FleetRun":
+    from capplan.serving.fleet_simulator import simulate_fleet
+
     arrivals, crowd = offered(stream.requests, stream.concurrency, stream.crowd)
     return simulate_fleet(
         arrivals,
@@ -348,7 +347,9 @@ def _disaggregated(
     *,
     gauged: bool,
     early_end: EarlyEnd,
-) -> FleetRun:
+) -> "FleetRun":
+    from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated
+
     terms = operation.kv_link or LinkTerms()
     counts = (operation.prefill_replicas or 0, operation.decode_replicas or 0)
     first, second = prefill.replica, decode.replica

@@ -26,8 +26,7 @@ from capplan.fleet.simulation import (
 )
 from capplan.ranges import SEED
 from capplan.replica.replica import Replica
-from capplan.serving.outcome import EarlyEnd, LatencyLimit, most_above
-from capplan.serving.simulator import FULL_RUN
+from capplan.serving.outcome import FULL_RUN, EarlyEnd, LatencyLimit, most_above
 from capplan.workload.request_class import ResponseTimes, Slo, Target
 
 Phase = Literal["prefill", "decode"]

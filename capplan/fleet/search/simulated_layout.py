@@ -36,7 +36,6 @@ from capplan.fleet.search.load_scale import (
 )
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states_of
 from capplan.replica.replica import Replica, replica_of
-from capplan.serving.simulator import simulate
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
 from capplan.workload.kept_contexts import CROWDED
@@ -519,6 +518,8 @@ class SimulatedLayout:
         with half as many, or a quarter, ..., so that loads next to each other share a draw. A run that surely exceeds a limit ends early;
         then the limit is noted by the key of the run, and the result is None.
         """
+        from capplan.serving.simulator import simulate
+
         share = rate_per_s / self.total_rate
         user_share = self._lightest_user_share(demand, count, share, users)
         while True:

@@ -147,21 +147,17 @@ def _uses(question: Question, plan: Plan, hours: float, groups: tuple[int, int])
         each.requests * item.sequences_per_request
         for each, item in zip(uses, use.demand.classes, strict=True)
     )
-    first, last = plan.groups[0], plan.groups[-1]
-    if plan.has_pools:
-        prefill = _scale(first, sent, sum(each.requests * each.prefill_s for each in uses))
-        decode = _scale(last, sent, sum(each.requests * each.decode_s for each in uses))
-    else:
-        prefill = decode = _scale(first, sent, sum(each.replica_s for each in uses))
+    prefill, decode = (_scale(group, sent, uses) for group in (plan.groups[0], plan.groups[-1]))
     return [
         replace(each, prefill_s=prefill * each.prefill_s, decode_s=decode * each.decode_s, groups=groups)
         for each in uses
     ]
 
 
-def _scale(group: Group, requests: float, alone_s: float) -> float:
+def _scale(group: Group, requests: float, uses: Sequence[ClassUse]) -> float:
     """Return the replica time that requests take of a group, over what they take one by one; 1 where the load of a replica is not known."""
-    each_s = group.replica_s_per_request
+    each_s, role = group.replica_s_per_request, group.role
+    alone_s = sum(use.replica_s if role == "serve" else use.phases_s[role == "decode"] for use in uses)
     return 1.0 if each_s is None or not alone_s else requests * each_s / alone_s
 
 
@@ -171,10 +167,7 @@ def _shared_by_time(plan: Plan) -> Assumption:
         if plan.has_pools
         else "cost is shared by the time of the GPUs: "
     )
-    batches = " or ".join(
-        f"{max(1.0, group.concurrency_per_replica):.3g}"
-        for group in (plan.groups[-1:] if plan.has_pools else plan.groups)
-    )
+    batches = " or ".join(f"{max(1.0, group.concurrency_per_replica):.3g}" for group in plan.generating)
     return Assumption(
         f"{where}a prefill by itself, of a decode step the part of one of {batches} sequences, the batch at the peak; "
         "people and other costs in the same proportion; idle GPUs, spares included, are a line of their own",

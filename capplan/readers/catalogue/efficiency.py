@@ -4,10 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.accuracy.bounded import Interval, Intervals, interval_of_ratios
-from capplan.accuracy.slowness import SlownessRegime, SlownessTable, unmeasured_width
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
@@ -17,6 +16,9 @@ from capplan.readers.catalogue import hardware
 from capplan.readers.record import Record, validated
 from capplan.readers.text_file import data_folder, read_text
 from capplan.readers.yaml_file import parse_yaml, read_yaml, yaml_text
+
+if TYPE_CHECKING:
+    from capplan.accuracy.slowness import SlownessTable
 
 SCHEMA_VERSION = 1
 """Version of the efficiency files; raised when a name changes its meaning."""
@@ -184,6 +186,8 @@ def efficiency_for(device: Device, engine: EngineProfile | None = None) -> Effic
     taken = lent(taken, device)
     found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
     if found.unmeasured:
+        from capplan.accuracy.slowness import unmeasured_width
+
         what += (
             f"; plans are sized for {unmeasured_width(found.unmeasured):.3g} times the usual spread of speed"
         )
@@ -308,8 +312,10 @@ SLOWNESS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "slowness.yaml
 
 
 @lru_cache(maxsize=1)
-def shipped_slowness() -> SlownessTable:
+def shipped_slowness() -> "SlownessTable":
     """Return the slowness of replicas, as it was measured in open loops."""
+    from capplan.accuracy.slowness import SlownessRegime, SlownessTable
+
     table = read_yaml(SLOWNESS_FILE, kind="a table of slownesses").value
     return SlownessTable(
         relative=float(table["relative"]),

@@ -1,5 +1,7 @@
 """What commands show of one replica: what it delivers (`estimate`), what its memory holds (`fit`), and what drafts gain (`spec`)."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -12,7 +14,6 @@ from capplan.accuracy.bounded import LEAST_GROUPS, LEAST_SOURCES, MOST_WIDTH, Bo
 from capplan.assumption import Assumption
 from capplan.engine.profile import LOW_LATENCY_STEP_TOKENS
 from capplan.errors import CapplanError
-from capplan.fleet.fit import Fit, adapter_bytes_on_fullest_rank
 from capplan.memory.plan import MemoryPlan
 from capplan.model.sharding import network_adapter_elements
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
@@ -21,11 +22,12 @@ from capplan.replica.load import Load
 from capplan.replica.plans import card_plans, engine_scheduling, exchange_of, replica_scheduling
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, card_layers, served_context_tokens
-from capplan.replica.speculation import DraftModel, Speculation, measured_pairs
 from capplan.report.answer import Answer, Table, columns, row_of
 
 if TYPE_CHECKING:
+    from capplan.fleet.fit import Fit
     from capplan.fleet.plan import Plan
+    from capplan.replica.speculation import DraftModel, Speculation
 
 _BREAKDOWN = ("phase", "operator", "seconds", "flop", "bytes", "flop_per_byte", "bound")
 _LENGTHS = Assumption(
@@ -120,7 +122,7 @@ def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> Iterator
     )
 
 
-def unknown_intervals(of: "BoundedEstimate | Plan") -> list[str]:
+def unknown_intervals(of: BoundedEstimate | Plan) -> list[str]:
     """Return which intervals of mean latencies are unknown, and why; nothing where all are known."""
     unknown = [
         name.removesuffix("_s").upper()
@@ -311,6 +313,8 @@ def _adapter_figures(fit: Fit) -> dict[str, Any]:
     network, plan = fit.spec.network, fit.plan
     if network.adapters is None:
         return {}
+    from capplan.fleet.fit import adapter_bytes_on_fullest_rank
+
     each = adapter_bytes_on_fullest_rank(network, fit.spec.sharding)
     available, reserved = _amounts(plan, ("kv_bytes_available", "reserved_bytes_per_sequence")).values()
     left = available - reserved
@@ -394,6 +398,8 @@ def spec_answer(
     warnings: Sequence[str],
 ) -> Answer:
     """Return rounds by batch and draft length, the best of each batch, and the memory of both models."""
+    from capplan.replica.speculation import measured_pairs
+
     rows, best = list(speculated.rows), list(speculated.best)
     shown = tuple(name for name in _REPLICA_SHOWN if name != "fits" or speculated.memory is not None)
     memory = speculated.memory and dict(speculated.memory)
@@ -444,7 +450,7 @@ def _speedups(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _name(part: ReplicaSpec | DraftModel | float) -> str | None:
     if isinstance(part, float):
         return None
-    return part.spec.network.name if isinstance(part, DraftModel) else part.network.name
+    return part.network.name if isinstance(part, ReplicaSpec) else part.spec.network.name
 
 
 def _headline(speculated: Speculation, target: ReplicaSpec | float, draft: DraftModel | float) -> str:
@@ -484,6 +490,8 @@ def closing_of(speculated: Speculation, *, stated: bool) -> Iterator[str]:
 
 def _measured_text() -> str:
     """Return what was measured with and without drafts, next to what is predicted."""
+    from capplan.replica.speculation import measured_pairs
+
     ratios = [pair["ratio"] for pair in measured_pairs()]
     fewest = min(pair["requests"] for pair in measured_pairs())
     gains = sum(ratio > 1.0 for ratio in ratios)

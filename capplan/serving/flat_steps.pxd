@@ -1,0 +1,32 @@
+# Types for flat_steps.py when Cython compiles it; without a compiler nothing reads this file.
+cimport cython
+from capplan.serving.flat_batch cimport FlatBatch
+
+cdef class FlatSteps(FlatBatch):
+    cdef Py_ssize_t knots, last_knot
+    cdef long long stages
+    cdef bint two_passes
+    cdef double stage_tokens, stage_fraction, filled
+    cdef double[::1] context_knots, decode_base, decode_values, decode_slopes
+    cdef double[::1] mixed, head, launch, new_knots, past_knots, prefill
+    cdef long long[::1] chunk_rows, chunk_tokens
+
+    @cython.locals(tokens=cython.longlong, seconds=cython.double, place=cython.Py_ssize_t)
+    cdef double step_s(self, long long decoding, double context) noexcept
+    @cython.locals(stages=cython.longlong, beside=cython.longlong, before=cython.double, tokens=cython.longlong, longest=cython.longlong, decode_s=cython.double, attention_s=cython.double, chunks_s=cython.double, place=cython.Py_ssize_t, room=cython.double, largest=cython.longlong, filled=cython.double, seconds=cython.double, part=cython.double, ratio=cython.double)
+    cdef double turn_s(self, long long decoding, double context) noexcept
+    @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, slope=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
+    cdef double run(self, long long sequences, double context, long long steps, double limit_s) noexcept
+    @cython.locals(knots="double[::1]", low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+    cdef Py_ssize_t knot_below(self, double context) noexcept
+    cdef double attention_s(self, long long sequences, double context) noexcept
+    @cython.locals(offset=cython.Py_ssize_t, i=cython.Py_ssize_t)
+    cdef double decode_s(self, long long sequences, double context) noexcept
+    @cython.locals(new="double[::1]", past="double[::1]", width=cython.Py_ssize_t, i=cython.Py_ssize_t, j=cython.Py_ssize_t, u=cython.double, v=cython.double, low=cython.Py_ssize_t, high=cython.Py_ssize_t, at_low=cython.double, at_high=cython.double)
+    cdef double prefill_s(self, double new_tokens, double past_tokens) noexcept
+
+@cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+cdef Py_ssize_t place_below(double[::1] knots, double value) noexcept
+
+@cython.locals(half=cython.double, linear=cython.double, root=cython.double, guess=cython.double, steps=cython.longlong)
+cdef long long steps_to_reach(double first_s, double rise_s, double limit_s, long long most) noexcept
