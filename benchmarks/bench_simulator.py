@@ -6,7 +6,6 @@ python benchmarks/bench_simulator.py [--requests 100000] [--long 1000000, 0 leav
 import argparse
 import resource
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -53,16 +52,6 @@ def chat_requests(count: int, seed: int, *, rate: float, start_s: float = 0.0) -
         output_tokens=np.clip(rng.lognormal(5.6, 0.7, count), 1, 4000).astype(np.int64),
         arrival_s=start_s + np.cumsum(rng.exponential(1 / rate, count)),
     )
-
-
-def long_trace(count: int, *, rate: float) -> Iterator[Requests]:
-    """The same traffic in parts of 50,000 requests."""
-    start = 0.0
-    for seed in range(0, count, 50_000):
-        part = chat_requests(min(50_000, count - seed), seed, rate=rate, start_s=start)
-        assert part.arrival_s is not None
-        start = float(part.arrival_s[-1])
-        yield part
 
 
 def chats_with_blocks(requests: Requests) -> Requests:
@@ -158,7 +147,7 @@ def main() -> None:
     if arguments.long:
         begin = time.process_time()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        simulate(long_trace(arguments.long, rate=5.0), EngineSetup(table, mixed, 40_000))
+        simulate(chat_requests(arguments.long, 1, rate=5.0), EngineSetup(table, mixed, 40_000))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         print(
             f"{arguments.long} requests in {time.process_time() - begin:.0f} s, peak memory {peak / 1e3:.0f} MB "

@@ -8,9 +8,15 @@ from capplan.assumption import Label
 from capplan.engine.profile import Scheduling
 from capplan.errors import DoesNotFitError
 from capplan.memory.plan import NO_ROOM, TOO_MANY_SEQUENCES, MemoryPlan
-from capplan.replica.plans import LabelledRates, plans_cache_tokens, plans_memory, plans_of, plans_tables
+from capplan.replica.plans import (
+    LabelledRates,
+    StepTimes,
+    plans_cache_tokens,
+    plans_memory,
+    plans_of,
+    plans_tables,
+)
 from capplan.replica.spec import ReplicaSpec, served_context_tokens
-from capplan.replica.step_times import StepTimes
 from capplan.replica.tables import DeviceTables
 from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup

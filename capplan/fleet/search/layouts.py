@@ -30,6 +30,7 @@ from capplan.model.sharding import Sharding
 from capplan.numbers import Array
 from capplan.replica.plans import (
     Plans,
+    StepTimes,
     exchange_of,
     plans_cache_tokens,
     plans_memory,
@@ -40,7 +41,6 @@ from capplan.replica.plans import (
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan, best_plan, drafting_replica
-from capplan.replica.step_times import StepTimes
 from capplan.replica.tables import table_of_plans
 from capplan.serving.steady_state import SteadyState, prompts_fit_a_step
 from capplan.workload.request_class import Slo, Target

@@ -17,10 +17,10 @@ from capplan.fleet.search.layouts import Built, ScreenedLayout, SearchResult, se
 from capplan.fleet.search.simulated_layout import SamplePaths
 from capplan.fleet.search.steady_plans import state_of_plan, steady_states_of
 from capplan.fleet.search.trial import Trial
+from capplan.replica.plans import StepTimes
 from capplan.replica.replica import Replica, replicas_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan, drafting_replica
-from capplan.replica.step_times import StepTimes
 from capplan.serving.steady_state import SteadyState
 
 
