@@ -16,8 +16,8 @@ LENGTHS = 2_000
 """Equally likely lengths of prompts that stand for those of the draw."""
 PARTS = 32
 """Equally many contexts of about the same length, each of which stands for all of them."""
-CROWDED = 2.0
-"""Standard deviations by which sessions in flight hold more than in the mean in a crowd that a replica has to recover from (an assumption): one moment in 44 of a normal law."""
+SURGE = 2.0
+"""Standard deviations by which sessions in flight hold more than in the mean in a surge that a replica has to recover from (an assumption): one moment in 44 of a normal law."""
 SEED = 11
 _IDLE_S = np.append(0.0, np.geomspace(1e-3, 1e9, 600))
 """Times at which what a cache holds is worked out; it is linear between them."""
@@ -81,7 +81,7 @@ class CacheTraffic:
         References
         ----------
         Che, Tung, Wang 2002, "Hierarchical web caching systems", doi:10.1109/JSAC.2002.801752: a cache that drops what was idle for longest
-        keeps everything for one time, that after which H is its size. Known error of hits that are averaged over crowds of sessions: 0.005 in the
+        keeps everything for one time, that after which H is its size. Known error of hits that are averaged over surges of sessions: 0.005 in the
         median of 18 simulated loads, and 0.05 at most, where they are below 0.2.
         """
         time_s, think_s = idle_s[:, None], np.maximum(self.think_times_s, _LEAST_THINK_S)
@@ -121,7 +121,7 @@ class Contexts:
         """Fraction of the prompt tokens that a cache without limit holds."""
         return (self.returning_tokens + self.shared_tokens) / self.input_tokens
 
-    def crowd_variance(self, sessions: float, *, of_users: bool) -> float:
+    def held_variance(self, sessions: float, *, of_users: bool) -> float:
         """Return the variance of the tokens that sessions in flight hold [tokens^2].
 
             var(S) = n f E(c^2),   n f E(c^2) - n (f E(c))^2 of users
@@ -131,7 +131,7 @@ class Contexts:
         Examples
         --------
         >>> two = Contexts(np.array([100.0, 300.0]), 0.5, 0.0, 0.0, 0.0, 400.0)
-        >>> two.crowd_variance(4.0, of_users=False), two.crowd_variance(4.0, of_users=True)
+        >>> two.held_variance(4.0, of_users=False), two.held_variance(4.0, of_users=True)
         (100000.0, 60000.0)
         """
         square = self.later_fraction * float(np.square(self.left_tokens).mean())

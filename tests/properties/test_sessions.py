@@ -288,7 +288,7 @@ fleet: {hardware: [l40s], tensor_parallel: [1], pipeline_parallel: 1, headroom: 
 
 
 @pytest.mark.long
-def test_a_replica_that_does_not_recover_from_a_crowd_of_sessions_is_not_planned(tmp_path):
+def test_a_replica_that_does_not_recover_from_a_surge_of_sessions_is_not_planned(tmp_path):
     """Eleven sessions in the mean fill 60 % of a cache, and at times all of it: prompts are then computed again, responses take longer, and more sessions come."""
     question = asked_fleet(read_scenario(written_to(tmp_path / "few.yaml", FEW)), offline=True).question
     (layout,) = search(question).candidates

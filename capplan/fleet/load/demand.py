@@ -24,7 +24,8 @@ MISSED_STEP = 1.02
 """Ratio of two shares of the prompt tokens that a cache misses, which count as different."""
 CACHED_SHARE = 0.9
 """Cached fraction of a prompt that hits; the other prompts miss entirely."""
-_CROWDS, _CROWD_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+_SURGES, _SURGE_WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+"""Standard deviations by which sessions in flight hold more than in the mean, and the weight of each: Gauss quadrature over a normal law."""
 SLICES = 64
 """Number of equally likely lengths that represent a distribution when its moments are computed."""
 
@@ -60,7 +61,7 @@ class Demand:
         tiers: Sequence[TierTokens] = (),
         share: float = 1.0,
         response_s: ResponseTimes = 0.0,
-        crowding: float | None = None,
+        surge: float | None = None,
     ) -> "Demand":
         """Return the demand with the hits of a KV cache of this size; of a trace half of it is free for prefixes (an assumption).
 
@@ -75,17 +76,17 @@ class Demand:
             of the whole traffic, at the replica; 0: contexts stay as long as the cache has room for one
         response_s : [s]
             during which sessions keep their blocks
-        crowding : [-]
+        surge : [-]
             standard deviations by which sessions in flight hold more than in the mean; None: the mean over a normal law of them
         """
         below = np.cumsum([0.0, *(tier.tokens for tier in tiers)])
         responses_s = self.responses_s(response_s)
         traffic = self._cache_traffic(share, responses_s)
-        crowds, parts = (_CROWDS, _CROWD_WEIGHTS) if crowding is None else (np.array([crowding]), np.ones(1))
-        deviation = self._crowd_deviation(share, responses_s)
+        surges, parts = (_SURGES, _SURGE_WEIGHTS) if surge is None else (np.array([surge]), np.ones(1))
+        deviation = self._held_deviation(share, responses_s)
         if not deviation:
-            crowds, parts = np.zeros(1), np.ones(1)
-        sizes = np.maximum(cache_tokens - crowds * deviation, 0.0).tolist()
+            surges, parts = np.zeros(1), np.ones(1)
+        sizes = np.maximum(cache_tokens - surges * deviation, 0.0).tolist()
         curves = [
             np.average(
                 [self._found(place, size, below, share, traffic) for size in sizes], axis=0, weights=parts
@@ -111,14 +112,14 @@ class Demand:
         running = float((rates * np.array(responses_s) * left[:, 2]).sum())
         return CacheTraffic(rates, left[:, 0], np.array(think_s), left[:, 1], running)
 
-    def _crowd_deviation(self, share: float, responses_s: Sequence[float]) -> float:
+    def _held_deviation(self, share: float, responses_s: Sequence[float]) -> float:
         """Return the standard deviation of what sessions in flight at a replica hold [tokens]."""
         variance = 0.0
         rates = self.rates_of_classes(responses_s)
         for item, rate, wait_s in zip(self.classes, rates, responses_s, strict=True):
             if item.sessions is not None and isinstance(item.reuse, Contexts):
                 held = share * rate * (item.sessions.think_time_s + wait_s)
-                variance += item.reuse.crowd_variance(held, of_users=item.users is not None)
+                variance += item.reuse.held_variance(held, of_users=item.users is not None)
         return math.sqrt(variance)
 
     def _found(

@@ -38,7 +38,7 @@ from capplan.fleet.search.steady_plans import carried_shares, class_responses_s,
 from capplan.replica.replica import Replica, replica_of
 from capplan.serving.steady_state import SteadyState
 from capplan.serving.terms import EngineSetup
-from capplan.workload.kept_contexts import CROWDED
+from capplan.workload.kept_contexts import SURGE
 from capplan.workload.request_class import ResponseTimes, Target
 
 DOUBLINGS = 10
@@ -78,9 +78,9 @@ def demand_at_replica(
     replica: Replica,
     share: float = 1.0,
     response_s: ResponseTimes = 0.0,
-    crowding: float | None = None,
+    surge: float | None = None,
 ) -> Demand:
-    """Return the demand with the prefix-cache hits of a replica, in the mean or when it is crowded.
+    """Return the demand with the prefix-cache hits of a replica, in the mean or in a surge of sessions.
 
     They depend on the size of its cache and, for sessions, on the share of the traffic that it carries and the response time.
     """
@@ -92,7 +92,7 @@ def demand_at_replica(
         tier_in_tokens(spec.network, spec.device, spec.sharding, spec.kv_format, size, prompt)
         for size in demand.tiers
     ]
-    return demand.with_cache(float(tokens), tiers, share, response_s, crowding)
+    return demand.with_cache(float(tokens), tiers, share, response_s, surge)
 
 
 class SimulatedLayout:
@@ -171,8 +171,8 @@ class SimulatedLayout:
         Slow responses keep sessions in flight for longer, which leaves less of the cache to each; fewer hits make responses
         slower. The hits are those at the lightest load first, and fall until they stay or the queue grows.
 
-        In a crowd of sessions a cache holds less of each. If responses then take so long that as many sessions stay in flight after the
-        crowd, the replica does not recover from it, and its latencies are those of the crowd.
+        In a surge of sessions a cache holds less of each. If responses then take so long that as many sessions stay in flight after the
+        surge, the replica does not recover from it, and its latencies are those of the surge.
 
         Parameters
         ----------
@@ -187,9 +187,9 @@ class SimulatedLayout:
         if not self.demand.has_sessions:
             return run(self.demand, limits)
 
-        def later(demand: Demand, seen: Latencies, crowding: float | None) -> Demand | None:
+        def later(demand: Demand, seen: Latencies, surge: float | None) -> Demand | None:
             waits = tuple(slowness * wait_s for wait_s in seen.responses_s)
-            slower = self.with_hits(share, waits, crowding)
+            slower = self.with_hits(share, waits, surge)
             return slower if slower.lengths.cached_tokens < demand.lengths.cached_tokens else None
 
         following: Demand | None = self.with_hits(share, self.responses_s)
@@ -200,16 +200,16 @@ class SimulatedLayout:
             if not seen.steady or (limits is not None and self.worst(seen, slowness, limits) > 1.0):
                 return seen
             following = later(demand, seen, None)
-        crowd = later(demand, seen, CROWDED)
-        if crowd is None:
+        following = later(demand, seen, SURGE)
+        if following is None:
             return seen
-        crowded = run(crowd, None)
-        again = later(crowd, crowded, None) if crowded.steady else crowd
-        return seen if again is None else crowded
+        surging = run(following, None)
+        again = later(following, surging, None) if surging.steady else following
+        return seen if again is None else surging
 
-    def with_hits(self, share: float, responses_s: ResponseTimes, crowding: float | None = None) -> Demand:
+    def with_hits(self, share: float, responses_s: ResponseTimes, surge: float | None = None) -> Demand:
         """Return the demand with the prefix-cache hits of a replica that carries a share of the traffic, at response times."""
-        return demand_at_replica(self.question.demand, self._built, share, responses_s, crowding)
+        return demand_at_replica(self.question.demand, self._built, share, responses_s, surge)
 
     def at(
         self,
