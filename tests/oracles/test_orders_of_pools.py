@@ -6,7 +6,6 @@ import math
 import random
 import re
 from dataclasses import replace
-from math import ceil
 from pathlib import Path
 
 import pytest
@@ -237,7 +236,7 @@ def test_more_gpus_are_planned_where_their_machines_cost_less():
     assert few[1:] == (32.0, [(2, 3), (4, 1)])
     gpus, usd, [(one, prefill), (four, decode)] = many
     assert (one, four, gpus) == (1, 4, prefill + 4 * decode)
-    assert usd == pytest.approx(1.7 * prefill + 16.0 * ceil(decode / 2))
+    assert usd == pytest.approx(1.7 * prefill + 16.0 * math.ceil(decode / 2))
     assert usd < few[1]
     assert gpus > few[0]
 
