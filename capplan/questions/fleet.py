@@ -167,7 +167,7 @@ def _with_ended_sessions(scenario: Scenario, network: Network) -> tuple[Scenario
         over = float(np.mean(item.input_tokens.midpoints(LENGTHS) >= most))
         if item.sessions is not None and over:
             classes[place] = of_turns(item, item.sessions, most)
-            words = f"{item.name}: sessions end before a turn exceeds the context of {most} tokens, which leaves out {over:.1%} of the turns"
+            words = f"{item.name}: sessions end before a turn exceeds the context of {most} tokens, which leaves out about {over:.1%} of the turns"
             assumed.append(Assumption(words, f"traffic[{place}].turns", "max_model_len"))
     return replace(scenario, classes=tuple(classes)), assumed
 
