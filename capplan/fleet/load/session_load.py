@@ -93,12 +93,8 @@ def offered_with_sessions(
     responses_s = demand.responses_s(response_s)
     plain = [index for index, request_class in enumerate(demand.classes) if request_class.sessions is None]
     open_loop, crowds, user_rates, most = _sample_path(demand, plain, seconds, seed, longest, responses_s)
-    named, first_id, visits = _Named(session_block_tokens(demand), longest), 0, list[Visits]()
-    for place, part in enumerate(open_loop):
-        open_loop[place], first_id = named.by_themselves(part, plain, first_id)
-    for place, crowd in enumerate(crowds):
-        own, first_id = named.by_themselves(crowd.requests, plain, first_id)
-        crowds[place] = replace(crowd, requests=own)
+    named, visits = _Named(session_block_tokens(demand), longest), list[Visits]()
+    first_id = named.name_path(open_loop, crowds, plain)
     for index, request_class in enumerate(demand.classes):
         sessions = request_class.sessions
         if sessions is None:
@@ -177,6 +173,16 @@ class _Named:
         return named, 1 + max(
             int(ids.max(initial=first_id)) for ids in (blocks.prompt_ids, blocks.output_ids)
         )
+
+    def name_path(self, open_loop: list[Requests], crowds: list[Crowd], plain: Sequence[int]) -> int:
+        """Name the blocks of the classes without sessions, from 0 on, in place; return the first id after theirs."""
+        first_id = 0
+        for place, part in enumerate(open_loop):
+            open_loop[place], first_id = self.by_themselves(part, plain, first_id)
+        for place, crowd in enumerate(crowds):
+            own, first_id = self.by_themselves(crowd.requests, plain, first_id)
+            crowds[place] = replace(crowd, requests=own)
+        return first_id
 
     def by_themselves(self, requests: Requests, plain: Sequence[int], first_id: int) -> tuple[Requests, int]:
         """Return requests of the classes without sessions with their place among all classes, and the first id after theirs.
@@ -291,6 +297,17 @@ SAMPLED_SECONDS = 600.0
 MOST_SAMPLED = 1_000_000
 
 
+def _requests_of(demand: Demand, replicas: int, seconds: float | None, response_s: ResponseTimes) -> int:
+    """Return how many requests a time at the peak has; see `peak_stream`."""
+    rate = sum(demand.rates_per_s(response_s))
+    if seconds is not None:
+        return min(max(round(rate * seconds), 2 * replicas, 10), MOST_SAMPLED)
+    most = SIMULATED_REQUESTS if replicas == 1 else MOST_SAMPLED
+    count = min(max(round(rate * SAMPLED_SECONDS), SIMULATED_REQUESTS), most)
+    others = round(count * demand.rates_per_s(response_s)[0] / rate)
+    return lengthened(count, demand, requests_of_steady_users(demand, response_s, 1.0), others)
+
+
 def peak_stream(
     demand: Demand,
     *,
@@ -326,15 +343,7 @@ def peak_stream(
     """
     rate = sum(demand.rates_per_s(response_s))
     warm_up_s = session_warm_up_s(demand, response_s)
-    span = SAMPLED_SECONDS if seconds is None else seconds
-    least, most = max(2 * replicas, 10), MOST_SAMPLED
-    if seconds is None:
-        least, most = SIMULATED_REQUESTS, SIMULATED_REQUESTS if replicas == 1 else MOST_SAMPLED
-    count = min(max(round(rate * span), least), most)
-    if seconds is None:
-        others = round(count * demand.rates_per_s(response_s)[0] / rate)
-        needed = requests_of_steady_users(demand, response_s, 1.0)
-        count = lengthened(count, demand, needed, others)
+    count = _requests_of(demand, replicas, seconds, response_s)
     if demand.has_sessions:
         offered = offered_with_sessions(
             demand,

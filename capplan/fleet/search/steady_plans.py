@@ -1,6 +1,6 @@
 """Replicas in steady state, in closed form: rates and latencies of arrays of plans at a range of loads."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -67,21 +67,10 @@ def steady_states_of(
 def state_of_plan(states: SteadyState, plan: int) -> SteadyState:
     """Return the states of one plan of an array of plans, as those of an array of one."""
 
-    def of(values: Array) -> Array:
-        return np.broadcast_to(values, states.requests_per_s.shape)[plan : plan + 1]
+    def of(values: Array | NDArray[np.bool_]) -> Array:
+        return np.asarray(np.broadcast_to(values, states.requests_per_s.shape)[plan : plan + 1])
 
-    def spread_of(spread: Spread[Array]) -> Spread[Array]:
-        return Spread(*map(of, (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99)))
-
-    return SteadyState(
-        spread_of(states.ttft_s),
-        spread_of(states.tpot_s),
-        spread_of(states.e2e_s),
-        of(states.requests_per_s),
-        of(states.wait_s),
-        of(states.prefill_token_s),
-        states.saturated[plan : plan + 1],
-    )
+    return _each(states, of)
 
 
 def _typical_responses(state: SteadyState, demand: Demand) -> list[Array]:
@@ -101,10 +90,14 @@ def _picked(states: SteadyState, choice: NDArray[np.int_]) -> SteadyState:
         by_mixture = np.broadcast_to(values, (MIXTURES * len(choice), LOADS)).reshape(MIXTURES, -1, LOADS)
         return np.asarray(np.take_along_axis(by_mixture, choice[None], axis=0)[0])
 
+    return _each(states, of)
+
+
+def _each(states: SteadyState, of: Callable[[Array | NDArray[np.bool_]], Array]) -> SteadyState:
+    """Return the states of which each array is that of a function of it."""
+
     def spread_of(spread: Spread[Array]) -> Spread[Array]:
-        return Spread(
-            *(of(values) for values in (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99))
-        )
+        return Spread(*map(of, (spread.mean, spread.p50, spread.p90, spread.p95, spread.p99)))
 
     return SteadyState(
         spread_of(states.ttft_s),
