@@ -7,7 +7,16 @@ import numpy as np
 
 from calibrate.accuracy_tables import percent
 from calibrate.slow_runs import SlowValue, slow_runs
-from calibrate.slowness_fit import LEVELS, Claim, SlowRun, left_out_claims, questions, votes_of
+from calibrate.slowness_fit import (
+    LEVELS,
+    Claim,
+    SlowRun,
+    joint_claims,
+    left_out_claims,
+    questions,
+    votes_of,
+)
+from capplan.accuracy.slowness import SlownessTable
 from capplan.readers.catalogue.efficiency import shipped_slowness
 from docs.generators.page_tables import Table
 
@@ -17,7 +26,7 @@ MEASURED = {
     "TPOT, mean or median": "tpot/middle",
     "TPOT, p99": "tpot/p99",
 }
-BOTH = {"both at once, mean or median": "both/middle", "both at once, p99": "both/p99"}
+BOTH = {"both at once, mean or median": "middle", "both at once, p99": "p99"}
 LOADS = {True: "open loops", False: "closed loops"}
 
 
@@ -33,14 +42,24 @@ def _of(claims: Sequence[Claim], names: Sequence[str], *, is_open: bool | None =
     return [
         claim
         for claim in claims
-        if claim.run.regime in names and (is_open is None or claim.run.is_open == is_open)
+        if (
+            claim.run.regime in names if len(claim.runs) == 1 else claim.run.regime.partition("/")[2] in names
+        )
+        and (claim.run.measured or len(claim.runs) > 1)
+        and (is_open is None or claim.run.is_open == is_open)
     ]
 
 
-def reliability_table(runs: Sequence[SlowRun], host_s: float) -> Table:
+def claims_of(runs: Sequence[SlowRun], left_out: str, table: SlownessTable) -> list[Claim]:
+    """Return the claims on each latency of the runs that are left out, and on both at once."""
+    alone = left_out_claims(runs, left_out, table.host_s)
+    return [*alone, *joint_claims(alone, table.correlation)]
+
+
+def reliability_table(runs: Sequence[SlowRun], table: SlownessTable) -> Table:
     """Return how often limits were met, by latency and by what was left out."""
     rows = []
-    claims = {ruler: left_out_claims(runs, ruler, host_s) for ruler in ("group", "model", "source")}
+    claims = {ruler: claims_of(runs, ruler, table) for ruler in ("group", "model", "source")}
     measured, both = tuple(MEASURED.values()), tuple(BOTH.values())
     lines = [("all values", "group", _of(claims["group"], measured))]
     lines += [(words, "group", _of(claims["group"], [name])) for words, name in (MEASURED | BOTH).items()]
@@ -64,7 +83,7 @@ def width_table(values: Sequence[SlowValue]) -> Table:
     """Return the spread of 90 % of the runs of open loops, as slowness of their replica and as a stretched latency."""
     slow, stretched = questions(values), questions(values, lambda value: value.ratio)
     rows = []
-    for words, name in (MEASURED | BOTH).items():
+    for words, name in MEASURED.items():
         cells = [words]
         for runs in (slow, stretched):
             own = [run.log_slowness for run in runs if run.regime == name and run.is_open]
@@ -79,7 +98,7 @@ def certainty_section() -> str:
     """Return claimed and observed probabilities, and the spread of slowness."""
     values = slow_runs()
     return (
-        f"{reliability_table(questions(values), shipped_slowness().host_s)}\n\n"
+        f"{reliability_table(questions(values), shipped_slowness())}\n\n"
         "The open loops, as the slowness of their replica and as a latency that is stretched:\n\n"
         f"{width_table(values)}\n"
     )

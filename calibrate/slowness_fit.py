@@ -7,9 +7,9 @@ the engine in its own process are not among them: no deployment runs so.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from math import log
-from typing import get_args
+from dataclasses import dataclass, replace
+from math import log, pi, sin
+from typing import cast, get_args
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from calibrate.slow_runs import SlowValue
 from capplan.accuracy.score import weighted_quantile
 from capplan.accuracy.slowness import (
     PROBABILITIES,
+    JointSlowness,
+    Latency,
     Part,
     Slowness,
     SlownessRegime,
@@ -44,8 +46,9 @@ Form = Callable[[SlowValue], float]
 
 @dataclass(frozen=True, slots=True)
 class SlowRun:
-    """One run for one question: the slowness up to which its targets would have to be met."""
+    """One latency of a run: the slowness up to which its targets would have to be met."""
 
+    row: str
     regime: str
     group: str
     step_s: float
@@ -94,7 +97,7 @@ def _parts(values: Sequence[SlowValue], quantity: str, form: Form) -> Parts:
 
 
 def questions(values: Iterable[SlowValue], form: Form = lambda value: value.slowness) -> list[SlowRun]:
-    """Return the answer of each run to each question: of both latencies, the slower one decides.
+    """Return the slowness of each latency of each run, by the part of its distribution.
 
     Where no percentile of a latency was measured its mean stands in, so that the same runs answer for both and for each.
     """
@@ -105,16 +108,12 @@ def questions(values: Iterable[SlowValue], form: Form = lambda value: value.slow
     for own in by_row.values():
         known = {name: _parts(own, name, form) for name in ("ttft", "tpot")}
         for part in get_args(Part):
-            found = {name: parts.at(part) for name, parts in known.items()}
-            ttft, tpot = found["ttft"], found["tpot"]
-            both = None if ttft is None or tpot is None else max(ttft, tpot)
-            for name, slowness in (("ttft", ttft), ("tpot", tpot), ("both", both)):
-                stands_in = part != "middle" and name in known and known[name].p99 is None
+            for name, parts in known.items():
+                stands_in = part != "middle" and parts.p99 is None
+                slowness, (first, *_) = parts.at(part), own
                 if slowness is not None:
-                    regime = f"{name}/{part}"
-                    out.append(
-                        SlowRun(regime, own[0].group, own[0].step_s, slowness, own[0].is_open, not stands_in)
-                    )
+                    of = first.row, f"{name}/{part}", first.group, first.step_s
+                    out.append(SlowRun(*of, slowness, first.is_open, not stands_in))
     return out
 
 
@@ -134,7 +133,7 @@ def regime_of(runs: Sequence[SlowRun], host_s: float) -> SlownessRegime:
     groups, votes = len({run.group for run in runs}), votes_of(runs)
     quantiles = np.array([weighted_quantile(scaled, votes, probability) for probability in PROBABILITIES])
     steps = np.maximum(np.diff(quantiles), LEAST_STEP) * (1.0 + 1.0 / groups)
-    half = steps.size // 2
+    half = PROBABILITIES.index(0.5)
     below, above = -np.cumsum(steps[:half][::-1])[::-1], np.cumsum(steps[half:])
     logs = np.concatenate([below, [0.0], above]) + quantiles[half]
     return SlownessRegime(tuple(logs.tolist()), len(runs), groups)
@@ -151,23 +150,87 @@ def slowness_table(values: Sequence[SlowValue]) -> SlownessTable:
         name: len({value.group for value in values if value.is_open and value.network_class == name})
         for name in sorted({value.network_class for value in values})
     }
-    return SlownessTable(RELATIVE, HOST_S, regimes, classes)
+    apart = SlownessTable(RELATIVE, HOST_S, regimes, 0.0, classes)
+    return replace(apart, correlation=correlation_of(runs, apart))
+
+
+def correlation_of(runs: Sequence[SlowRun], table: SlownessTable) -> float:
+    """Return the correlation of the normal scores of both latencies, mean over the parts of their distributions.
+
+        r = sin(2 pi (P - 1/4))
+
+    P is the share of the runs of which both latencies are within their medians: outliers count no more than others.
+
+    References
+    ----------
+    Sheppard 1899, "On the application of the theory of error to cases of normal distribution and normal correlation",
+    doi:10.1098/rsta.1899.0003.
+    """
+    scores: dict[Part, list[tuple[SlowRun, bool]]] = {}
+    for (_, part), both in both_of(runs).items():
+        quick = (
+            run.log_slowness
+            <= slowness_scale(run.step_s, table.relative, table.host_s) * median_of(table.regimes[run.regime])
+            for run in both
+        )
+        scores.setdefault(part, []).append((both[0], all(quick)))
+    found = []
+    for of_part in scores.values():
+        own, within = zip(*of_part, strict=True)
+        share = float(np.average(within, weights=votes_of(own)))
+        found.append(sin(2.0 * pi * (share - 0.25)))
+    return sum(found) / len(found)
+
+
+def median_of(regime: SlownessRegime) -> float:
+    """Return the median of a distribution."""
+    return regime.quantiles[PROBABILITIES.index(0.5)]
+
+
+def both_of(runs: Iterable[SlowRun]) -> dict[tuple[str, Part], tuple[SlowRun, SlowRun]]:
+    """Return the first and the later tokens of each run of which both are known, by run and part of the distribution."""
+    first = {(run.row, part): run for run in runs for name, part in [_named(run)] if name == "ttft"}
+    later = {(run.row, part): run for run in runs for name, part in [_named(run)] if name == "tpot"}
+    return {key: (first[key], later[key]) for key in first if key in later}
+
+
+def _named(run: SlowRun) -> tuple[str, Part]:
+    name, _, part = run.regime.partition("/")
+    return name, cast("Part", part)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One run, with its distribution from the other runs."""
+    """One latency of a run, or both, with the distribution from the other runs."""
 
-    run: SlowRun
-    usual: Slowness
+    runs: tuple[SlowRun, ...]
+    usual: JointSlowness
+
+    @property
+    def run(self) -> SlowRun:
+        """The run, as its first latency shows it."""
+        return self.runs[0]
 
     def held(self, level: float) -> bool:
-        """Return whether the run stayed within the limit for a claimed probability."""
-        return self.run.log_slowness <= log(self.usual.quantile(level))
+        """Return whether the run stayed within the limits for a claimed probability, which are equally likely to hold."""
+        limits = self.usual.equally(level).values()
+        return all(run.log_slowness <= log(limit) for run, limit in zip(self.runs, limits, strict=True))
+
+
+def joint_claims(claims: Sequence[Claim], correlation: float) -> list[Claim]:
+    """Return the claims on both latencies at once of each run of which both are known."""
+    own = {claim.run: claim for claim in claims}
+    out = []
+    for pair in both_of(own).values():
+        usual: dict[Latency, Slowness] = {}
+        for run in pair:
+            usual.update(own[run].usual.by_latency)
+        out.append(Claim(pair, JointSlowness(usual, correlation)))
+    return out
 
 
 def left_out_claims(runs: Sequence[SlowRun], left_out: str, host_s: float) -> list[Claim]:
-    """Return every measured run next to the distribution of all other groups, models or sources, where there is any.
+    """Return every run next to the distribution of all other groups, models or sources, where there is any.
 
     Parameters
     ----------
@@ -183,11 +246,10 @@ def left_out_claims(runs: Sequence[SlowRun], left_out: str, host_s: float) -> li
             continue
         regime = regime_of(others, host_s)
         for run in runs:
-            if run.regime != key or getattr(run, left_out) != name or not run.measured:
-                continue
-            scale = slowness_scale(run.step_s, RELATIVE, host_s)
-            usual = regime.scaled(scale)
-            out.append(Claim(run, usual))
+            if run.regime == key and getattr(run, left_out) == name:
+                usual = regime.scaled(slowness_scale(run.step_s, RELATIVE, host_s))
+                latency = cast("Latency", _named(run)[0])
+                out.append(Claim((run,), JointSlowness({latency: usual}, 0.0)))
     return out
 
 
@@ -201,7 +263,9 @@ def slowness_text(table: SlownessTable) -> str:
         "# class of network: groups of open-loop runs",
         "classes:",
         *(f"  {name}: {groups}" for name, groups in table.classes.items()),
-        f"# latencies/part: [quantiles at {', '.join(map(str, PROBABILITIES))}, runs, groups]",
+        "# of the normal scores of both latencies of a run",
+        f"correlation: {table.correlation:.4f}",
+        f"# latency/part: [quantiles at {', '.join(map(str, PROBABILITIES))}, runs, groups]",
         "regimes:",
     ]
     for key, entry in table.regimes.items():

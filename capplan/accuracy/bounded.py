@@ -149,9 +149,7 @@ def unseen_doublings(results: Sequence[LeftOutResult], served: Served) -> float:
     return max(prompts, contexts) + max(flying, 0.0)
 
 
-def left_out_spread(
-    results: Sequence[LeftOutResult], served: Served, latencies: Sequence[str]
-) -> LeftOutSpread | None:
+def left_out_spread(results: Sequence[LeftOutResult], served: Served, latency: str) -> LeftOutSpread | None:
     """Return how far predictions of a fitted deployment are off; None if its results do not say.
 
         k^2 = max(s^2, s_0^2) (1 + 1/n) + d c^2
@@ -160,7 +158,7 @@ def left_out_spread(
     ----------
     results : left out of the fit in turn
     served : what the replica serves; only results of the same deployment count
-    latencies : ttft, tpot; of several the slower one counts
+    latency : ttft or tpot
 
     Returns
     -------
@@ -169,26 +167,24 @@ def left_out_spread(
     Examples
     --------
     >>> seen = [LeftOutResult("m", 128.0, 64.0, users, None, {"tpot": error}) for users, error in ((1, 0.05), (2, -0.05), (4, 0.04), (8, -0.04))]
-    >>> inside, beyond = (left_out_spread(seen, Served("m", 128.0, 64.0, users), ["tpot"]) for users in (4.0, 64.0))
-    >>> round(inside.scale, 3), round(beyond.scale, 3), left_out_spread(seen, Served("other", 128.0, 64.0, 4.0), ["tpot"])
+    >>> inside, beyond = (left_out_spread(seen, Served("m", 128.0, 64.0, users), "tpot") for users in (4.0, 64.0))
+    >>> round(inside.scale, 3), round(beyond.scale, 3), left_out_spread(seen, Served("other", 128.0, 64.0, 4.0), "tpot")
     (0.058, 0.078, None)
 
     References
     ----------
     Independent errors add in quadrature: JCGM 100:2008, "Guide to the expression of uncertainty in measurement", section 5.1.
     """
-    own = [
-        r for r in results if r.deployment == served.deployment and all(n in r.log_ratios for n in latencies)
-    ]
+    own = [r for r in results if r.deployment == served.deployment and latency in r.log_ratios]
     by_load = defaultdict(list)
     for result in own:
-        by_load[result.load].append(max(result.log_ratios[name] for name in latencies))
+        by_load[result.load].append(result.log_ratios[latency])
     loads, n = list(by_load.values()), len(by_load)
     if n < LEAST_LOADS:
         return None
     middle = fmean(fmean(errors) for errors in loads)
     variance = sum(fmean((error - middle) ** 2 for error in errors) for errors in loads) / (n - 1)
-    floor = _noise(loads, max(NOISE[name] for name in latencies))
+    floor = _noise(loads, NOISE[latency])
     known = max(sqrt(variance), floor) * sqrt(1.0 + 1.0 / n)
     unseen = PER_DOUBLING * sqrt(unseen_doublings(own, served))
     errors = [abs(exp(error) - 1.0) for of_load in loads for error in of_load]
@@ -622,7 +618,7 @@ def deployment_interval(
         width of the statistic and load over that of a mean in a closed loop, which most results are
     """
     names = {"ttft": ("ttft",), "tpot": ("tpot",), "itl": ("tpot",)}.get(quantity, ("ttft", "tpot"))
-    spreads = [spread for name in names if (spread := left_out_spread(left_out, served, (name,)))]
+    spreads = [spread for name in names if (spread := left_out_spread(left_out, served, name))]
     if len(spreads) < len(names):
         return None
     widest_spread = max(spreads, key=lambda spread: spread.scale)

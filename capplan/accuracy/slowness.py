@@ -1,8 +1,9 @@
-"""How much slower than predicted a real replica may be: the one uncertain number behind every latency of a plan.
+"""How much slower than predicted a real replica may be: the uncertain numbers behind every latency of a plan.
 
 A replica whose every step takes s times as long does at r requests per second what the predicted one does at r s, s times
-as slowly: so a slow replica saturates earlier, and one number moves all latencies of a plan at once. A plan meets its
-targets with the probability that s is at most s*, the largest slowness at which all of them are still met.
+as slowly: so a slow replica saturates earlier. A plan meets the targets of one latency with the probability that s is at most s*, the
+largest slowness at which all of them are still met. First tokens and later ones are not equally uncertain: each has a slowness of its
+own, and the two rise together.
 """
 
 import math
@@ -14,15 +15,16 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.accuracy.bounded import PROBABILITIES as INTERVAL_PROBABILITIES
-from capplan.accuracy.bounded import LeftOutSpread, left_out_spread, of_deployment
+from capplan.accuracy.bounded import left_out_spread, of_deployment
+from capplan.accuracy.joint_normal import all_within, normal_probability, other_limit, shared_out
 from capplan.engine.left_out import LeftOutResult, Served
 from capplan.hardware.device import Device, Efficiency
 from capplan.numbers import Array
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.request_class import Target
 
-Latencies: TypeAlias = Literal["ttft", "tpot", "both"]
-"""Latencies with a limit; both: the slower of the two decides."""
+Latency: TypeAlias = Literal["ttft", "tpot"]
+"""Which slowness decides about a target: that of first tokens, or that of all that comes later."""
 Part: TypeAlias = Literal["middle", "p95", "p99"]
 """Mean and median are the middle; no 95th percentile was measured: it lies between median and 99th by its normal quantile."""
 
@@ -34,7 +36,7 @@ UNMEASURED = 1.6
 """Factor on the width for each thing that was not measured (an assumption): a class of networks or slices of a device without an open loop, a generation
 of devices without timed kernels, a vendor without any. Closed loops are off by 10 % with latent attention, the only such class, and on devices that borrow
 the kernels of a distant one; by 6 to 7 % with dense networks, and on devices that borrow those of their own generation, most of the open loops."""
-PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9)
+PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 """Where the distributions of the back-test are known; between and beyond them the logarithm is linear in the normal quantile."""
 OWN_PROBABILITIES = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
 """Where the distribution of a fitted deployment is known, whose tails are longer than those of a normal one."""
@@ -69,46 +71,44 @@ class Slowness:
 
         Examples
         --------
-        >>> usual = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4), 36, 22, False)
+        >>> usual = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4, 0.5), 36, 22, False)
         >>> round(usual.quantile(0.5), 2), round(usual.quantile(0.9), 2)
         (1.11, 1.49)
         """
-        return self._at(_normal_quantile(confidence))
+        return self.at_normal_quantile(_normal_quantile(confidence))
 
     def probability(self, slowness: float) -> float:
         """Return the probability that a replica is at most this slow: that of a plan which meets its targets up to there.
 
         Examples
         --------
-        >>> usual = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4), 36, 22, False)
+        >>> usual = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4, 0.5), 36, 22, False)
         >>> usual.probability(0.0), round(usual.probability(1.0), 3), round(usual.probability(usual.quantile(0.8)), 6)
         (0.0, 0.3, 0.8)
         """
-        if slowness <= 0.0:
-            return 0.0
-        if math.isinf(slowness):
-            return 1.0
-        return 0.5 * (1.0 + math.erf(self.normal_quantile(slowness) / math.sqrt(2.0)))
+        return float(normal_probability(self.normal_quantile(slowness)))
 
     def as_likely_as(self, other: "Slowness", slowness: float) -> float:
         """Return the slowness that is as likely not to be exceeded as one of other replicas.
 
         Examples
         --------
-        >>> wide, narrow = (Slowness((-x, -x / 2.0, 0.0, x / 2.0, x), 36, 22, False) for x in (0.4, 0.2))
+        >>> wide, narrow = (Slowness((-x, -x / 2.0, 0.0, x / 2.0, x, 1.25 * x), 36, 22, False) for x in (0.4, 0.2))
         >>> round(narrow.as_likely_as(wide, 1.44), 3), round(wide.as_likely_as(wide, 3.0), 3)
         (1.2, 3.0)
         """
-        return self._at(other.normal_quantile(slowness))
+        return self.at_normal_quantile(other.normal_quantile(slowness))
 
-    def _at(self, z: float) -> float:
-        """Return the slowness at a normal quantile."""
+    def at_normal_quantile(self, z: float) -> float:
+        """Return the slowness that is as likely not to be exceeded as a normal quantile."""
         return math.exp(
             float(piecewise_linear_beyond(_knots(self.probabilities), np.array(self.log_quantiles), z))
         )
 
     def normal_quantile(self, slowness: float) -> float:
         """Return the quantile of a standard normal distribution that is as likely not to be exceeded as a slowness."""
+        if slowness <= 0.0 or math.isinf(slowness):
+            return math.copysign(math.inf, slowness - 0.5)
         knots = _knots(self.probabilities)
         return float(piecewise_linear_beyond(np.array(self.log_quantiles), knots, math.log(slowness)))
 
@@ -230,7 +230,9 @@ class SlownessTable:
     host_s: float
     """Part that is not: time by which the host is slower or faster."""
     regimes: Mapping[str, SlownessRegime]
-    """Distribution by latencies/part."""
+    """Distribution by latency/part."""
+    correlation: float
+    """Of the normal scores of both latencies of a run."""
     classes: Mapping[str, int]
     """Class of network -> groups of open-loop runs."""
 
@@ -295,21 +297,126 @@ def unmeasured_width(grounds: int) -> float:
     return math.sqrt(1.0 + grounds * (UNMEASURED**2 - 1.0))
 
 
-def latencies_of_targets(targets: Iterable[Target]) -> tuple[Latencies, Part]:
-    """Return the latencies that targets limit, and the furthest part of their distributions.
+def latency_of(target: Target) -> Latency:
+    """Return which slowness decides about a target.
 
     Examples
     --------
-    >>> latencies_of_targets([Target("ttft", "p95", 0.8), Target("tpot", "mean", 0.05)])
-    ('both', 'p95')
+    >>> latency_of(Target("ttft", "p95", 0.8)), latency_of(Target("e2e", "p95", 20.0))
+    ('ttft', 'tpot')
     """
-    asked = list(targets)
-    first = any(target.metric == "ttft" for target in asked)
-    later = any(target.metric != "ttft" for target in asked)
-    latencies: Latencies = "both" if first and later else "ttft" if first else "tpot"
-    statistics = {target.statistic for target in asked}
-    part: Part = "p99" if "p99" in statistics else "p95" if statistics & {"p90", "p95"} else "middle"
-    return latencies, part
+    return "ttft" if target.metric == "ttft" else "tpot"
+
+
+def by_latency(targets: Iterable[Target]) -> dict[Latency, tuple[Target, ...]]:
+    """Return targets by the latency that decides about them; without any target, the time of steps decides whether queues grow.
+
+    Examples
+    --------
+    >>> {name: len(own) for name, own in by_latency([Target("ttft", "p95", 0.8), Target("tpot", "p95", 0.05)]).items()}, by_latency([])
+    ({'ttft': 1, 'tpot': 1}, {'tpot': ()})
+    """
+    found: dict[Latency, tuple[Target, ...]] = {}
+    for target in targets:
+        name = latency_of(target)
+        found[name] = (*found.get(name, ()), target)
+    return found or {"tpot": ()}
+
+
+def _part_of(targets: Iterable[Target]) -> Part:
+    """Return the furthest part of the distribution of a latency that its targets limit."""
+    statistics = {target.statistic for target in targets}
+    return "p99" if "p99" in statistics else "p95" if statistics & {"p90", "p95"} else "middle"
+
+
+def normal_score(probability: float) -> float:
+    """Return the normal quantile of a probability, infinite at its ends.
+
+    Examples
+    --------
+    >>> normal_score(0.5), normal_score(1.0)
+    (0.0, inf)
+    """
+    if 0.0 < probability < 1.0:
+        return _normal_quantile(probability)
+    return math.copysign(math.inf, probability - 0.5)
+
+
+def jointly(probabilities: Iterable[float], correlation: float) -> float:
+    """Return the probability of one event, or of two whose normal scores have a correlation: see `JointSlowness.probability`."""
+    return all_within([normal_score(probability) for probability in probabilities], correlation)
+
+
+@dataclass(frozen=True, slots=True)
+class JointSlowness:
+    """How slow a replica may be: as its first tokens show it, and as its later ones do."""
+
+    by_latency: Mapping[Latency, Slowness]
+    """Of the latencies that targets limit."""
+    correlation: float
+    """Of their normal scores."""
+
+    @property
+    def thin(self) -> bool:
+        """Return whether few runs, or none, were measured with networks of this class."""
+        return any(slowness.thin for slowness in self.by_latency.values())
+
+    def probability(self, slowest: Mapping[Latency, float]) -> float:
+        """Return the probability that no latency of a replica is slower than this.
+
+            P = F_r(z(F_0(s_0)), z(F_1(s_1)))
+
+        F_i is the distribution of the slowness of a latency, s_i its limit, z(p) the quantile of a normal variable, and F_r the distribution
+        of two with a correlation r (a Gaussian copula). With a single latency P = F_0(s_0).
+
+        Examples
+        --------
+        First tokens keep their target in 90 % of the cases, and later ones in 80 %; one that is always kept changes nothing:
+
+        >>> usual = Slowness((-0.2, -0.1, 0.0, 0.1, 0.2, 0.3), 36, 22, False)
+        >>> both, (first, later) = JointSlowness({"ttft": usual, "tpot": usual}, 0.5), map(usual.quantile, (0.9, 0.8))
+        >>> round(both.probability({"ttft": first, "tpot": later}), 3), round(both.probability({"ttft": first, "tpot": math.inf}), 3)
+        (0.751, 0.9)
+
+        References
+        ----------
+        Nelsen 2006, "An Introduction to Copulas", 2nd edition, section 2.3.
+        """
+        scores = [of.normal_quantile(slowest[name]) for name, of in self.by_latency.items()]
+        return all_within(scores, self.correlation)
+
+    def other_needed(self, name: Latency, slowest: float, probability: float) -> float:
+        """Return the slowness up to which the other latency has to keep its targets, where one keeps them up to `slowest`; infinite if nothing is enough."""
+        ((other, slowness),) = ((key, of) for key, of in self.by_latency.items() if key != name)
+        score = self.by_latency[name].normal_quantile(slowest)
+        return slowness.at_normal_quantile(other_limit(score, self.correlation, probability))
+
+    def each(self, probability: float) -> dict[Latency, float]:
+        """Return the slowness of each latency that it does not exceed with a probability, whatever the other: what is required at least."""
+        return {name: of.quantile(probability) for name, of in self.by_latency.items()}
+
+    def equally(self, probability: float) -> dict[Latency, float]:
+        """Return slownesses that are equally likely not to be exceeded, and that are not with a probability for all of them."""
+        return self.from_scores([0.0] * len(self.by_latency), probability)
+
+    def shared_out(self, slowest: Mapping[Latency, float], probability: float) -> dict[Latency, float]:
+        """Return slownesses that are not exceeded with a probability for all of them: a latency with more room than the other keeps it.
+
+        Parameters
+        ----------
+        slowest : [-]
+            up to which each keeps its targets
+        probability : [-]
+        """
+        scores = [of.normal_quantile(slowest[name]) for name, of in self.by_latency.items()]
+        return self.from_scores(scores, probability)
+
+    def from_scores(self, scores: Sequence[float], probability: float) -> dict[Latency, float]:
+        """Return the same, with the normal scores up to which each keeps its targets."""
+        if len(scores) == 1:
+            return self.each(probability)
+        shared = zip(self.by_latency.items(), shared_out(scores, self.correlation, probability), strict=True)
+        return {name: of.at_normal_quantile(score) for (name, of), score in shared}
 
 
 def slowness_of(
@@ -321,12 +428,12 @@ def slowness_of(
     on_slice: bool = False,
     unmeasured_kernels: int = 0,
 ) -> Slowness:
-    """Return the slowness distribution that decides whether a replica meets some targets.
+    """Return the slowness distribution that decides whether a replica meets some targets on one latency.
 
     Parameters
     ----------
     table : of the back-test
-    targets : all of a plan for their joint probability, or a single one
+    targets : on one latency
     network_class : dense, moe, mla
     step_s : [s]
         predicted mean time per output token of the replica at its load
@@ -334,14 +441,18 @@ def slowness_of(
     unmeasured_kernels : [-]
         0 where kernels were timed on the device or on one of its generation; 1 where they were on another generation; 2 of another vendor
     """
-    latencies, part = latencies_of_targets(targets)
-    regime = table.regimes[f"{latencies}/{part}"]
+    regime = table.regimes[_regime(targets)]
     of_class = table.classes.get(network_class, 0)
     return regime.scaled(
         slowness_scale(step_s, table.relative, table.host_s),
         unmeasured_width(max(not of_class, on_slice) + unmeasured_kernels),
         thin=on_slice or unmeasured_kernels > 0 or regime.groups < FEW_GROUPS or of_class < FEW_OF_CLASS,
     )
+
+
+def _regime(targets: Iterable[Target]) -> str:
+    ((name, own),) = by_latency(targets).items()
+    return f"{name}/{_part_of(own)}"
 
 
 def replica_slowness(
@@ -360,7 +471,7 @@ def replica_slowness(
     Parameters
     ----------
     table : of the back-test
-    targets : all of a plan for their joint probability, or a single one
+    targets : on one latency
     network_class : dense, moe, mla
     step_s : [s]
         predicted mean time per output token of the replica at its load
@@ -375,7 +486,7 @@ def replica_slowness(
     """
     asked = list(targets)
     if efficiency.spreads:
-        return _own_slowness(efficiency.spreads, latencies_of_targets(asked)[0])
+        return _own_slowness(efficiency.spreads, next(iter(by_latency(asked))))
     usual = slowness_of(
         table,
         asked,
@@ -391,10 +502,9 @@ def replica_slowness(
     )
 
 
-def _own_slowness(spreads: Mapping[str, tuple[float, ...]], latencies: Latencies) -> Slowness:
-    """Return the distribution of numbers that have their own spread: of prompts, of generation, or of the slower of both."""
-    kinds = {"ttft": ("prompt",), "tpot": ("generation",)}.get(latencies, ("prompt", "generation"))
-    *ratios, rows, devices, _ = map(max, zip(*(spreads[kind] for kind in kinds), strict=True))
+def _own_slowness(spreads: Mapping[str, tuple[float, ...]], latency: Latency) -> Slowness:
+    """Return the distribution of numbers that have their own spread: of prompts, or of generation."""
+    *ratios, rows, devices, _ = spreads["prompt" if latency == "ttft" else "generation"]
     logs = tuple(map(math.log, ratios))
     return Slowness(logs, int(rows), int(devices), devices < FEW_GROUPS, probabilities=INTERVAL_PROBABILITIES)
 
@@ -409,23 +519,14 @@ def deployment_slowness(
 ) -> Slowness | None:
     """Return the slowness distribution of a fitted deployment; None if its results do not say.
 
-    A result is a mean. The tails of latencies are as much less certain than their means as in the open loops of the back-test. All targets
-    are met with no more probability than those of either latency.
+    A result is a mean. The tails of latencies are as much less certain than their means as in the open loops of the back-test.
     """
-    latencies, part = latencies_of_targets(targets)
-    kinds = {"both": (("ttft",), ("tpot",), ("ttft", "tpot"))}.get(latencies, ((latencies,),))
-    spreads: list[tuple[LeftOutSpread, float]] = []
-    for names in kinds:
-        spread = left_out_spread(left_out, served, names)
-        if spread is None:
-            return None
-        name = names[0] if len(names) == 1 else "both"
-        regimes = (table.regimes[f"{name}/{at}"] for at in (part, "middle"))
-        further, middle = (regime.reach for regime in regimes)
-        spreads.append((spread, max(further / middle, 1.0)))
-    logs = tuple(
-        max(spread.log_quantile(probability, width) for spread, width in spreads)
-        for probability in OWN_PROBABILITIES
-    )
-    last = spreads[-1][0]
-    return Slowness(logs, last.results, last.loads, False, last.error_fraction, OWN_PROBABILITIES)
+    regime = _regime(targets)
+    latency = regime.partition("/")[0]
+    spread = left_out_spread(left_out, served, latency)
+    if spread is None:
+        return None
+    further, middle = (table.regimes[name].reach for name in (regime, f"{latency}/middle"))
+    width = max(further / middle, 1.0)
+    logs = tuple(spread.log_quantile(probability, width) for probability in OWN_PROBABILITIES)
+    return Slowness(logs, spread.results, spread.loads, False, spread.error_fraction, OWN_PROBABILITIES)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from capplan.accuracy.slowness import latencies_of_targets
+from capplan.accuracy.slowness import Latency, by_latency
 from capplan.explain.subject import (
     Explained,
     Input,
@@ -81,7 +81,7 @@ def tabled(
     of: PlanSubject,
     path: str,
     explain: Callable[[str], Explained] | None = None,
-    given: Mapping[str, Stated] = MappingProxyType({}),
+    given: Mapping[str, Stated | list[Stated]] = MappingProxyType({}),
     row: Quantity | None = None,
 ) -> Explained:
     """Return a number of a plan explained as the table says.
@@ -101,7 +101,7 @@ def tabled(
     steps = []
     for name, letter in row.arguments.items():
         if name in given:
-            items = [stated_input(name, letter, given[name])]
+            items = stated_inputs(name, letter, given[name])
         elif name in ARGUMENTS:
             items = list(arguments(of, name, letter))
         elif name.startswith("groups[]."):
@@ -172,7 +172,7 @@ def arguments(of: PlanSubject, name: str, letter: str) -> Iterable[Input]:
         return [input_of("", name, float(value), "derived", f"explain {name}") for name, value in degrees.items() if value != 1]  # fmt: skip
     if name == "jobs":
         return _jobs(of)
-    return [stated_input(name, letter, _OF_REPLICAS[name](of))]
+    return stated_inputs(name, letter, _OF_REPLICAS[name](of))
 
 
 def stated_input(name: str, letter: str, stated: Stated) -> Input:
@@ -252,11 +252,15 @@ def _power(of: Subject) -> Stated:
     return Stated(device.tdp_w, titles or "hardware_specs", device.labels.get("tdp_w", "spec"))
 
 
-def _slowness(of: Subject, fraction: float, source: str) -> Stated:
-    slowness = of.facts.slowness
-    runs = f"{slowness.rows} measured runs"
-    rests_on = slowness.rests_on if slowness.left_out_error_fraction is not None else runs
-    return Stated(slowness.quantile(fraction), f"{source} {rests_on}")
+def _slowness(of: Subject, slower: Mapping[Latency, float], source: str) -> list[Stated]:
+    """Return how slow replicas may be, as each latency shows it."""
+    found = []
+    for name, ratio in slower.items():
+        slowness = of.facts.slowness.by_latency[name]
+        runs = f"{slowness.rows} measured runs"
+        rests_on = slowness.rests_on if slowness.left_out_error_fraction is not None else runs
+        found.append(Stated(ratio, f"{source} {rests_on}, by {name.upper()}"))
+    return found
 
 
 def format_source(of: Subject, key: str) -> str:
@@ -266,14 +270,14 @@ def format_source(of: Subject, key: str) -> str:
     return f"scenario: {stated}" if stated else f"config.json of {of.facts.replica.spec.network.name}"
 
 
-_OF_REPLICAS: Mapping[str, Callable[[Subject], Stated]] = {
+_OF_REPLICAS: Mapping[str, Callable[[Subject], Stated | list[Stated]]] = {
     "request_rate": _peak,
     "busy_replicas": lambda of: Stated(of.busy),
     "headroom_fraction": lambda of: Stated(of.plan.single.headroom_fraction),
     "slowness_ratio": lambda _: Stated(1.0),
-    "sure_slowness_ratio": lambda of: _slowness(of, of.confidence, f"not exceeded in {of.confidence:.0%} of"),
-    "low_slowness_ratio": lambda of: _slowness(of, RANGE[0], f"{RANGE[0]:.0%} point of"),
-    "high_slowness_ratio": lambda of: _slowness(of, RANGE[1], f"{RANGE[1]:.0%} point of"),
+    "sure_slowness_ratio": lambda of: _slowness(of, of.facts.sure_slowness, f"with the others not exceeded in {of.confidence:.0%} of"),
+    "low_slowness_ratio": lambda of: _slowness(of, of.facts.slowness.each(RANGE[0]), f"{RANGE[0]:.0%} point of"),
+    "high_slowness_ratio": lambda of: _slowness(of, of.facts.slowness.each(RANGE[1]), f"{RANGE[1]:.0%} point of"),
     "powered_gpus": lambda of: Stated(of.plan.groups[0].ordered_gpus),
     "energy_usd_per_gpu_hour": lambda of: Stated(of.price.energy_usd_per_hour or 0.0),
     "tdp_w": _power,
@@ -470,19 +474,22 @@ def end_of_whole(of: PlanSubject, end: str) -> Explained:
     return explained(path, float(numbers[path]), formula, (mean,), ACCURACY, label=of.label)
 
 
-_SLOWNESS_BY = {"both": "the slower of TTFT and TPOT", "ttft": "TTFT", "tpot": "TPOT"}
-"""Latencies whose measured slowness decides, by the latencies that the targets limit."""
-
-
 def probability(of: Subject, quantity: str) -> Explained:
     """Explain the probability that one target, or all together, hold."""
     key = quantity.partition(".")[2]
-    targets = {target: limit for target, limit in of.facts.limits.items() if key in ("", target.key)}
     value = of.plan.target_probabilities[key] if key else of.plan.slo_met_probability
-    slowest = Stated(of.facts.slowest(targets), label=of.plan.single.label)
-    slowness = of.facts.slowness_of(next(iter(targets))) if key else of.facts.slowness
-    latencies = _SLOWNESS_BY[latencies_of_targets(targets)[0]]
-    measured = f"{ARGUMENTS['slowness'].source}, by {latencies}: {slowness.rests_on}"
-    found = tabled(of, quantity, given={"slowest_ratio": slowest, "slowness": Stated(None, measured)})
+    slowest, measured = [], []
+    for name, targets in by_latency(target for target in of.facts.limits if key in ("", target.key)).items():
+        limits = {target: of.facts.limits[target] for target in targets}
+        slowest.append(Stated(of.facts.slowest(limits), label=of.plan.single.label))
+        slowness = of.facts.slowness_of(targets[0]) if key else of.facts.slowness.by_latency[name]
+        source = f"{ARGUMENTS['slowness'].source}, by {name.upper()}: {slowness.rests_on}"
+        measured.append(Stated(None, source))
+    given: dict[str, Stated | list[Stated]] = {
+        "slowest_ratio": slowest,
+        "slowness": measured,
+        "slowness_correlation": Stated(of.facts.slowness.correlation),
+    }
+    found = tabled(of, quantity, given=given)
     inputs = [*(item for item in found.inputs if item.symbol), *of.limits(key)]
     return explained(quantity, value, found.formula, inputs, found.page)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import floor, inf, isfinite, isinf, log10
 
+from capplan.accuracy.slowness import latency_of
 from capplan.errors import Refusal
 from capplan.fleet.answer import (
     DEAR,
@@ -35,7 +36,6 @@ from capplan.fleet.search.recommended import (
     bought_of,
     by_cost,
     confirmed,
-    met_probability,
     rank,
     recommended,
     surest_within,
@@ -213,8 +213,8 @@ def _missed(trial: Trial, trials: Search) -> Uneconomical | None:
     if tightest is None:
         return None
     target, value = tightest
-    slower = trial.candidate.slowness.quantile(trials.question.slo.confidence)
-    sure = _idle_value(trial, target, slower)
+    slower = trial.candidate.slowness.each(trials.question.slo.confidence)
+    sure = _idle_value(trial, target, slower[latency_of(target)])
     at = _gpus_at(trial, target, value, trials)
     name = trial.candidate.layout.device.name
     value_s, sure_s = value + target.outside_s, sure + target.outside_s
@@ -446,7 +446,7 @@ def _grown(chosen: Sized | None, terms: Terms) -> dict[float, Sized | None]:
     if chosen is None or not chosen.trial.limits:
         return {}
     trial = chosen.trial
-    chance = met_probability(trial, chosen.busy)
+    chance = trial.probability(chosen.busy)
     fleets: dict[float, Sized | None] = {}
     for confidence in CONFIDENCES:
         if confidence > chance:

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from capplan.accuracy.bounded import Intervals, network_class
-from capplan.accuracy.slowness import Slowness, SlownessTable, latency_at_slowness, replica_slowness
+from capplan.accuracy.slowness import (
+    JointSlowness,
+    Slowness,
+    SlownessTable,
+    by_latency,
+    latency_at_slowness,
+    replica_slowness,
+)
 from capplan.assumption import Assumption
 from capplan.engine.left_out import Served
 from capplan.engine.profile import EngineProfile
@@ -83,7 +90,7 @@ class Question:
         device: Device,
         served: Served | None = None,
     ) -> Slowness:
-        """Return the distribution of slowness of a replica on a device, as it matters for these targets; `served`: by which deployment."""
+        """Return the distribution of slowness of a replica on a device, as it matters for these targets on one latency; `served`: by which deployment."""
         return replica_slowness(
             self.slowness_table,
             targets,
@@ -93,6 +100,16 @@ class Question:
             efficiency=self.efficiencies[device.name],
             left_out=self.profile_on(device).left_out,
             served=served,
+        )
+
+    def joint_slowness(
+        self, network: Network, step_s: float, device: Device, served: Served | None = None
+    ) -> JointSlowness:
+        """Return the distribution of slowness of a replica on a device, by the latencies that the targets limit."""
+        each = by_latency(self.slo.targets)
+        return JointSlowness(
+            {name: self.slowness(own, network, step_s, device, served) for name, own in each.items()},
+            self.slowness_table.correlation,
         )
 
     def served(self, network: Network, layout: Layout, in_flight: float) -> Served:

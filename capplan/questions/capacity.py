@@ -1,7 +1,7 @@
 """The largest load that some GPUs, or a budget, carry within the targets of a scenario: the search of `fleet`, asked the other way round."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor, inf
 from pathlib import Path
@@ -14,6 +14,7 @@ from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.plan import Plan
 from capplan.fleet.search.cheapest import Sized
 from capplan.fleet.search.recommended import plan_of
+from capplan.fleet.search.trial import limits_by_latency
 from capplan.model.weight_format import stored_formats
 from capplan.money.price import usd_per_month
 from capplan.quantity import SECONDS, quantity
@@ -30,6 +31,7 @@ from capplan.scenario.command_flags import ScenarioFlags
 from capplan.scenario.one_line import LOADS, THINK_TIME
 from capplan.scenario.reading import by_key, settings_of
 from capplan.workload.multiples import dealt_by_share
+from capplan.workload.request_class import Target
 
 FULL_SHARE = 0.95
 """Share of the requests that a KV cache has room for from which on it is full."""
@@ -116,33 +118,34 @@ def limit_text(found: Found) -> str:
     """Return what a fleet misses first as its load grows, in words."""
     terms, trial = found.terms, found.chosen.trial
     confidence = trial.question.slo.confidence
-    slower = trial.candidate.slowness.quantile(confidence)
+    slower, sure = trial.sure_slowness(found.chosen.busy), f"with the required confidence of {confidence:.0%}"
+    with_headroom = f"with headroom of {terms.headroom_fraction:.0%}"
     ways = (
-        (1.0, 1.0 - terms.headroom_fraction, f"with headroom of {terms.headroom_fraction:.0%}"),
-        (slower, 1.0, f"with the required confidence of {confidence:.0%}"),
+        (1.0, trial.limits, 1.0 - terms.headroom_fraction, with_headroom),
+        *((slower[name], own, 1.0, sure) for name, own in limits_by_latency(trial.limits).items()),
     )
     for more in (found.above / found.ratio * step for step in LARGER):
-        for slowness, left, how in ways:
-            words = _missed(found, more / left, slowness)
+        for slowness, limits, left, how in ways:
+            words = _missed(found, more / left, slowness, limits)
             if words:
                 return f"{words} {how} at {more - 1.0:.0%} more load; a replica spends its time on {found.plan.bottleneck}"
     return f"the number of GPUs: more load takes more of them; a replica spends its time on {found.plan.bottleneck}"
 
 
-def _missed(found: Found, ratio: float, slowness: float) -> str:
-    """Return what a fleet misses at a multiple of its load; empty text if it meets all targets."""
+def _missed(found: Found, ratio: float, slowness: float, limits: Mapping[Target, float]) -> str:
+    """Return what a fleet misses at a multiple of its load; empty text if it keeps all limits."""
     sized, trial = found.chosen, found.chosen.trial
     seen = trial.fleet(sized.busy, slowness, ratio)
-    if seen.steady and trial.worst(seen, slowness, trial.limits) <= 1.0:
+    if seen.steady and trial.worst(seen, slowness, limits) <= 1.0:
         return ""
     lengths = trial.question.demand.lengths
     context = float(lengths.input_tokens) + float(lengths.output_tokens) / 2.0
     room = floor(trial.candidate.kv_cache_tokens / context)
     if seen.concurrency >= FULL_SHARE * room:
         return f"KV cache memory: each replica has room for {room:,} requests of {context:,.0f} tokens, and more are in flight"
-    if not seen.steady or not trial.limits:
+    if not seen.steady or not limits:
         return "throughput: requests arrive faster than the replicas serve them"
-    target = max(trial.limits, key=lambda item: seen.value(item, slowness) / trial.limits[item])
+    target = max(limits, key=lambda item: seen.value(item, slowness) / limits[item])
     value = seen.value(target, slowness) + target.outside_s
     return f"{target.metric.upper()} {target.statistic}: {_time(value)} is over the target of {_time(target.stated_s)}"
 

@@ -20,9 +20,10 @@ from capplan.fleet.pools.order import with_machines
 from capplan.fleet.scenario import MixBy
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_bound
 from capplan.fleet.search.layouts import ScreenedLayout
+from capplan.fleet.search.load_scale import fewest
 from capplan.fleet.search.one_layout import at_any_latency, trial_of
 from capplan.fleet.search.recommended import confirmed, plan_at_peak, plan_of, planned_rate_limit
-from capplan.fleet.search.together import Part, Together, fewest
+from capplan.fleet.search.together import Part, Together
 from capplan.fleet.search.trial import Trial
 from capplan.money.order import OWN, Machine, units_of
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
@@ -259,8 +260,7 @@ def mix_plan(
         slo_met_probability=probability,
         few_open_loops_measured=any(part.few_open_loops_measured for part in parts),
         target_probabilities={
-            target.key: max(together.probability(confidence, target), probability)
-            for target in together.targets
+            target.key: together.target_probability(confidence, target) for target in together.targets
         },
         bottleneck="; ".join(
             f"{name}: {part.bottleneck}" for name, part in zip(names, parts, strict=True) if part.bottleneck
@@ -289,8 +289,7 @@ def _interval_of(parts: Sequence[Plan], latency: str) -> Interval:
 
 def _with_their_loads(parts: Sequence[Plan], together: Together, headroom_fraction: float) -> list[PlanGroup]:
     """Return the group of each part with its own latencies, and with the rates at which the targets of all requests just hold."""
-    sure_s = together.at(together.confidence)
-    predicted, sure = together.most_load(None), together.most_load(sure_s)
+    predicted, sure = together.most_load(None, together.limits), together.sure_load()
     groups = []
     for part in parts:
         rate = part.single.request_rate_per_replica

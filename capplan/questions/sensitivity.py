@@ -92,10 +92,7 @@ class _Turning:
         if not self.plan.is_mix:
             return busy_at_speed(self.asked.question, self.plan, terms_of(self.asked), self.cache, part)
         ratio = 1.0 / (1.0 - self.asked.scenario.fleet.headroom_fraction)
-        return self._of_groups(
-            self.asked.scenario.classes,
-            lambda groups: groups.worst(groups.at(part), ratio, groups.limits) <= 1.0,
-        )
+        return self._of_groups(self.asked.scenario.classes, lambda groups: groups.sure(part, ratio))
 
     def speed_swing(self) -> Swing:
         """Return the fleets for replicas as fast as in the best tenth of the cases, and as slow as in the worst."""

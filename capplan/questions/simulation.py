@@ -244,9 +244,8 @@ def _planned_rate(chosen: Chosen) -> float:
     trial = trial_of(question, chosen.layout, terms)
     if isinstance(trial, Reason):
         return 0.0
-    slowest = trial.candidate.slowness.quantile(question.slo.confidence)
-    predicted, sure = (trial.rate_limit(chosen.replicas, slowness) for slowness in (1.0, slowest))
-    return planned_rate_limit(predicted, sure, terms.headroom_fraction)
+    predicted = trial.rate_limit(chosen.replicas, 1.0, trial.limits)
+    return planned_rate_limit(predicted, trial.sure_rate_limit(chosen.replicas), terms.headroom_fraction)
 
 
 def operation_of_plan(chosen: Chosen, flags: OperationFlags, replicas: int | None) -> Operation | None:

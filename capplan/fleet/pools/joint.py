@@ -1,6 +1,6 @@
 """Both pools and the link between them simulated together, as `simulate` does, and the cheapest pair of replica counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil, exp, inf, log
@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from capplan.accuracy.slowness import Slowness
+from capplan.accuracy.slowness import JointSlowness, Latency, Slowness, latency_of
 from capplan.fleet.engine_options import EngineOptions
 from capplan.fleet.load.routed import Operation, run_fleet
 from capplan.fleet.load.session_load import peak_stream
@@ -254,47 +254,83 @@ class Paces(NamedTuple):
 
 
 AS_PREDICTED = Paces()
-Demanded: TypeAlias = tuple[tuple[float, Paces], ...]
-"""Multiples of the peak, each with the slowness of either pool, at which all targets have to hold."""
 
 
-def demanded_of(headroom_fraction: float, slower: Paces) -> Demanded:
-    """Return what sizes a pair: the targets hold as predicted with headroom, and at the peak with replicas that are slower.
+class Condition(NamedTuple):
+    """What a pair has to bear."""
+
+    load: float
+    """Multiple of the peak."""
+    paces: Paces
+    """How slow the replicas of either pool are."""
+    latency: Latency | None = None
+    """Whose targets have to hold; None: all."""
+
+    def concerns(self, target: Target) -> bool:
+        """Return whether a target has to hold."""
+        return self.latency is None or self.latency == latency_of(target)
+
+
+Demanded: TypeAlias = tuple[Condition, ...]
+
+
+def demanded_of(headroom_fraction: float, slower: Mapping[Latency, Paces]) -> Demanded:
+    """Return what sizes a pair: all targets hold as predicted with headroom, and those of each latency at the peak with replicas that are slower.
 
     Examples
     --------
-    >>> as_predicted, slow = demanded_of(headroom_fraction=0.2, slower=Paces(prefill=1.2, decode=1.5))
-    >>> as_predicted[0], tuple(as_predicted[1]), slow[0], tuple(slow[1])
-    (1.25, (1.0, 1.0), 1.0, (1.2, 1.5))
+    >>> as_predicted, slow = demanded_of(headroom_fraction=0.2, slower={"tpot": Paces(prefill=1.2, decode=1.5)})
+    >>> as_predicted.load, tuple(as_predicted.paces), slow.load, tuple(slow.paces), slow.latency
+    (1.25, (1.0, 1.0), 1.0, (1.2, 1.5), 'tpot')
     """
-    return (1.0 / (1.0 - headroom_fraction), AS_PREDICTED), (1.0, slower)
+    as_predicted = Condition(1.0 / (1.0 - headroom_fraction), AS_PREDICTED)
+    return as_predicted, *(Condition(1.0, paces, name) for name, paces in slower.items())
 
 
 @dataclass(frozen=True, slots=True)
 class PoolsSlowness:
-    """How much slower than predicted the replicas of either pool may be: each by the spread of its own steps, both at one probability."""
+    """How much slower than predicted the replicas of either pool may be, as one latency shows it: each by the spread of its own steps, both at one probability."""
 
     prefill: Slowness
     decode: Slowness
-
-    def quantile(self, confidence: float) -> Paces:
-        """Return the slowness of either pool that is not exceeded with a confidence, above 0 and below 1."""
-        return Paces(self.prefill.quantile(confidence), self.decode.quantile(confidence))
 
     def at(self, decode: float) -> Paces:
         """Return the slowness of either pool where decode replicas are so slow.
 
         Examples
         --------
-        >>> wide, narrow = (Slowness((-x, -x / 2.0, 0.0, x / 2.0, x), 36, 22, False) for x in (0.4, 0.2))
+        >>> wide, narrow = (Slowness((-x, -x / 2.0, 0.0, x / 2.0, x, 1.25 * x), 36, 22, False) for x in (0.4, 0.2))
         >>> round(PoolsSlowness(narrow, wide).at(1.44).prefill, 3)
         1.2
         """
         return Paces(self.prefill.as_likely_as(self.decode, decode), decode)
 
-    def probability(self, paces: Paces) -> float:
-        """Return the probability that no pool is slower; of paces that are equally likely."""
-        return self.decode.probability(paces.decode)
+
+@dataclass(frozen=True, slots=True)
+class JointPoolsSlowness:
+    """The same by the latencies that targets limit."""
+
+    by_latency: Mapping[Latency, PoolsSlowness]
+    correlation: float
+
+    @property
+    def thin(self) -> bool:
+        """Return whether few runs, or none, were measured with networks of the class of either pool."""
+        return any(pools.prefill.thin or pools.decode.thin for pools in self.by_latency.values())
+
+    @property
+    def of_decode(self) -> JointSlowness:
+        """How slow decode replicas may be; prefill replicas are as slow as is equally likely."""
+        return JointSlowness(
+            {name: pools.decode for name, pools in self.by_latency.items()}, self.correlation
+        )
+
+    def equally(self, probability: float) -> dict[Latency, Paces]:
+        """Return paces that are equally likely not to be exceeded, and that are not with a probability for all latencies."""
+        return {
+            name: self.by_latency[name].at(decode)
+            for name, decode in self.of_decode.equally(probability).items()
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,7 +529,7 @@ class Joint:
             return missing
         seen = self.at_peak(pair)
         missed = tuple(t for t in self.question.slo.targets if not _value(seen, t) <= t.limit_s)
-        later = _late_tokens(self.link_use(pair, max(load for load, _ in demanded)))
+        later = _late_tokens(self.link_use(pair, max(condition.load for condition in demanded)))
         if not missed:
             self._seen.met.add(pair)
             return frozenset()
@@ -507,14 +543,15 @@ class Joint:
         """
         if self.unlinked_reason(pair):
             return _EITHER
-        use = self.link_use(pair, max(load for load, _ in demanded))
+        use = self.link_use(pair, max(condition.load for condition in demanded))
         if use.load_fraction >= 1.0:
             return frozenset({"prefill" if use.prefill_load_fraction >= 1.0 else "decode"})
         later = _late_tokens(use)
-        for load, paces in looked:
-            if self.late(pair, load, paces):
+        for condition in looked:
+            load, paces, latency = condition
+            if latency != "tpot" and self.late(pair, load, paces):
                 return _PREFILL
-            missed = self.missed(pair, load, paces)
+            missed = tuple(t for t in self.missed(pair, load, paces) if condition.concerns(t))
             if missed or not self.steady(pair, load, paces):
                 first = _late_first(missed) or not self.steady_first(pair, load, paces)
                 return _EITHER if first else later
@@ -535,7 +572,7 @@ class Joint:
         """
         if self.never(demanded):
             return None, 0
-        looked: Demanded = (max(demanded, key=lambda each: each[0] * max(each[1])),)
+        looked: Demanded = (max(demanded, key=lambda each: each.load * max(each.paces)),)
 
         def lacking(pair: Pair) -> Lacking:
             return self._lacking_first(pair, demanded, looked)
@@ -560,8 +597,9 @@ class Joint:
 
     def out_of_reach(self, demanded: Demanded) -> str:
         """Return which target no number of replicas meets, as a request that has both pools to itself misses it; else empty."""
-        for paces in sorted({paces for _, paces in demanded}):
-            missed = self.missed((1, 1), NO_LOAD, paces)
+        for condition in sorted(demanded, key=lambda each: each.paces):
+            paces = condition.paces
+            missed = [t for t in self.missed((1, 1), NO_LOAD, paces) if condition.concerns(t)]
             if missed:
                 idle = self.sized((1, 1), NO_LOAD, paces)
                 value = _value(idle, missed[0], paces.decode) + missed[0].outside_s
@@ -573,58 +611,56 @@ class Joint:
         return ""
 
     def slowest(
-        self, pair: Pair, asked: Paces, slowness: PoolsSlowness, alone: Target | None = None
+        self, pair: Pair, asked: Paces, slowness: PoolsSlowness, targets: Collection[Target]
     ) -> float:
-        """Return how slow decode replicas may be at most while the targets, or one target, are met at the peak.
+        """Return how slow decode replicas may be at most while some targets are met at the peak.
 
         Prefill replicas are as slow as is equally likely. What is asked for is tried first, so that a pair that was sized for it
         is never below it.
         """
 
         def bears(factor: float) -> bool:
-            return self._bears(pair, slowness.at(factor), alone)
+            return self._bears(pair, slowness.at(factor), targets)
 
         least, most = SLOWNESSES
-        enough = least < asked.decode < most and self._bears(pair, asked, alone)
+        enough = least < asked.decode < most and self._bears(pair, asked, targets)
         between = (asked.decode, most) if enough else (least, max(least, min(asked.decode, most)))
         most_borne = _largest(bears, between)
         return max(most_borne, asked.decode) if enough else most_borne
 
-    def _bears(self, pair: Pair, paces: Paces, alone: Target | None) -> bool:
-        """Return whether all targets, or one, are met at the peak; runs with slower or faster replicas may tell, so that targets share them."""
+    def _bears(self, pair: Pair, paces: Paces, targets: Collection[Target]) -> bool:
+        """Return whether some targets are met at the peak; runs with slower or faster replicas may tell, so that targets share them."""
         runs = self._borne.setdefault(pair, {})
         for known, (missed, steady) in runs.items():
-            holds = steady and not (missed if alone is None else alone in missed)
+            holds = steady and not any(target in missed for target in targets)
             slower, faster = (known, paces) if holds else (paces, known)
             if slower.prefill >= faster.prefill and slower.decode >= faster.decode:
                 return holds
         runs[paces] = self.missed(pair, 1.0, paces), self.steady(pair, 1.0, paces)
-        return self._bears(pair, paces, alone)
+        return self._bears(pair, paces, targets)
 
-    def bears(self, pair: Pair, paces: Paces) -> bool:
-        """Return whether all targets hold at the peak with replicas that are as slow as this."""
-        return self._holds(pair, 1.0, paces)
-
-    def most_load(self, pair: Pair, headroom_fraction: float, slower: Paces) -> float:
+    def most_load(self, pair: Pair, demanded: Demanded) -> float:
         """Return the multiple of the peak that a pair carries by the rule that sized it, at least 1 and at most TWICE.
 
         Twice the load takes a larger pair, unless a pool has the one replica that it needs at least.
         """
-        room = 1.0 / (1.0 - headroom_fraction)
+        room = max(condition.load for condition in demanded)
 
         def carried(load: float) -> bool:
-            return (
-                self.link_use(pair, room * load).load_fraction < 1.0
-                and self._holds(pair, load, slower)
-                and self._holds(pair, room * load, AS_PREDICTED)
+            return self.link_use(pair, room * load).load_fraction < 1.0 and all(
+                self.holds(pair, condition._replace(load=condition.load * load))
+                for condition in reversed(demanded)
             )
 
         return _largest(carried, (1.0, TWICE), LOAD_HALVINGS)
 
-    def _holds(self, pair: Pair, load: float, paces: Paces) -> bool:
-        if self.late(pair, load, paces):
+    def holds(self, pair: Pair, condition: Condition) -> bool:
+        """Return whether the targets of a condition hold, and no queue keeps growing."""
+        load, paces, latency = condition
+        if latency != "tpot" and self.late(pair, load, paces):
             return False
-        return not self.missed(pair, load, paces) and self.steady(pair, load, paces)
+        missed = self.missed(pair, load, paces)
+        return not any(map(condition.concerns, missed)) and self.steady(pair, load, paces)
 
 
 def first_token_limits(slo: Slo, stream: Stream, unit_s: float) -> EarlyEnd:

@@ -14,7 +14,7 @@ from itertools import product
 from math import inf, isnan
 
 from capplan.accuracy.bounded import operation_interval, operation_of
-from capplan.accuracy.slowness import Slowness
+from capplan.accuracy.slowness import Latency
 from capplan.errors import Reason, Refusal
 from capplan.fleet.answer import DEAR, PoolsSearch
 from capplan.fleet.group import Group, sized_groups
@@ -27,7 +27,6 @@ from capplan.fleet.pools.joint import (
     Pair,
     Phase,
     Rank,
-    demanded_of,
 )
 from capplan.fleet.pools.link import LinkTerms, check_known
 from capplan.fleet.pools.sizing import (
@@ -150,9 +149,8 @@ def pools_standing(question: Question, plan: Plan, terms: Terms) -> Standing | R
         return sizing
     contender, joint = sizing.contender, sizing.joint
     pair = (plan.groups[0].busy_replicas, plan.groups[1].busy_replicas)
-    slowness = contender.slowness(question).quantile(question.slo.confidence)
     now = _plan(contender, joint, pair, terms, question.demand, beyond=False)
-    lacking = joint.lacking(pair, demanded_of(terms.headroom_fraction, slowness))
+    lacking = joint.lacking(pair, contender.demanded(question, terms.headroom_fraction))
     needed = tuple(None if pool.role in lacking else pool.busy_replicas for pool in plan.groups)
     values = {target: now.value(target) for target in question.slo.targets}
     return Standing(values, now.slo_met_probability, needed)
@@ -446,8 +444,7 @@ def _confirmed(
             continue
         sides = (contender.prefill.trial.replica, contender.decode.trial.replica)
         joint = cache.joint(question, *sides, link)
-        slowness = contender.slowness(question).quantile(question.slo.confidence)
-        demanded = demanded_of(terms.headroom_fraction, slowness)
+        demanded = contender.demanded(question, terms.headroom_fraction)
         likely = partial(contender.alone_if, demanded)
         pair, more = joint.cheapest(alone, order, demanded, under, likely)
         tried += more
@@ -531,9 +528,8 @@ def _plan(
     means = [seen[item.name].e2e_s.mean for item in users.classes]
     responses_s = tuple(outcome.all.e2e_s.mean if isnan(mean) else mean for mean in means)
     rate = planned_demand(users, responses_s).peak_requests_per_s
-    slowness = contender.slowness(question)
-    asked = slowness.quantile(question.slo.confidence)
-    planned = joint.most_load(pair, terms.headroom_fraction, asked) if beyond else 1.0
+    demanded = contender.demanded(question, terms.headroom_fraction)
+    planned = joint.most_load(pair, demanded) if beyond else 1.0
     first_s, whole_s = outcome.all.ttft_s.mean, outcome.all.e2e_s.mean
     hits = tuple(seen[item.name].prefix_hit_fraction for item in users.classes)
     prefill = _pool("prefill", contender.prefill, pair[0], outcome, terms, rate, first_s, planned)
@@ -550,8 +546,7 @@ def _plan(
         name: operation_interval(question.intervals, name, "open", operation_of(replica))
         for name, replica in by_pool.items()
     }
-    slowest = max(joint.slowest(pair, asked, slowness), asked.decode if joint.bears(pair, asked) else 0.0)
-    together = _met_probability(slowness.decode, slowest, asked.decode, question.slo.confidence)
+    together = _met_probability(contender, joint, pair, demanded)
     return plan_at_peak(
         groups,
         summed_usd_per_hour(groups),
@@ -565,7 +560,7 @@ def _plan(
         transfer=Transfer(joint.link, joint.link_use(pair, rate / joint.rate)),
         simulated_requests=outcome.all.requests,
         slo_met_probability=together,
-        few_open_loops_measured=slowness.prefill.thin or slowness.decode.thin,
+        few_open_loops_measured=contender.slowness(question).thin,
         target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
         unlike_waits=outcome.seen,
     )
@@ -577,17 +572,28 @@ def _target_probabilities(
     """Return the probability of each target, whether or not the others hold; at least that of all together."""
     probabilities = {}
     for target in joint.question.slo.targets:
-        slowness = contender.slowness(joint.question, [target])
-        asked = slowness.quantile(joint.question.slo.confidence)
-        slowest = joint.slowest(pair, asked, slowness, target)
+        slowness = contender.slowness_of(joint.question, [target])
+        asked = slowness.at(slowness.decode.quantile(joint.question.slo.confidence))
+        slowest = joint.slowest(pair, asked, slowness, [target])
         probabilities[target.key] = max(slowness.decode.probability(slowest), together)
     return probabilities
 
 
-def _met_probability(slowness: Slowness, slowest: float, asked: float, confidence: float) -> float:
-    """Return the probability that steps are at most so slow; at the slowness that was asked for, it is the confidence."""
-    probability = slowness.probability(slowest)
-    return max(probability, confidence) if slowest >= asked else probability
+def _met_probability(contender: Contender, joint: Joint, pair: Pair, demanded: Demanded) -> float:
+    """Return the probability that all targets hold; at least the required confidence where the pair bears what that demands."""
+    question = joint.question
+    slowness = contender.slowness(question)
+    slower = [condition for condition in demanded if condition.latency is not None]
+    borne = [joint.holds(pair, condition) for condition in slower]
+    slowest: dict[Latency, float] = {}
+    for condition, holds in zip(slower, borne, strict=True):
+        assert condition.latency is not None
+        own, asked = slowness.by_latency[condition.latency], condition.paces
+        targets = [target for target in question.slo.targets if condition.concerns(target)]
+        most = joint.slowest(pair, asked, own, targets)
+        slowest[condition.latency] = max(most, asked.decode) if holds else most
+    probability: float = slowness.of_decode.probability(slowest)
+    return max(probability, question.slo.confidence) if all(borne) else probability
 
 
 def _pool(

@@ -5,11 +5,22 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import inf
 
+from capplan.accuracy.slowness import by_latency
 from capplan.errors import Reason
 from capplan.fleet.answer import Certainty, Choices, FleetAnswer
 from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
 from capplan.fleet.plan import RANGE, Plan, cost_of, costs_less, orderable_first, whole_gpus
-from capplan.fleet.pools.joint import ANY_COST, Demanded, Joint, Pair, PoolsSlowness, Rank, demanded_of
+from capplan.fleet.pools.joint import (
+    ANY_COST,
+    Condition,
+    Demanded,
+    Joint,
+    JointPoolsSlowness,
+    Pair,
+    PoolsSlowness,
+    Rank,
+    demanded_of,
+)
 from capplan.fleet.pools.order import PoolSize, pools_order
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.cheapest import Search, Sized, Terms, busy_replicas, layout_name, search_of
@@ -17,7 +28,7 @@ from capplan.fleet.search.layouts import CONFIDENCES
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.recommended import plan_of
 from capplan.fleet.search.search_cache import SearchCache
-from capplan.fleet.search.trial import Trial
+from capplan.fleet.search.trial import Trial, limits_by_latency
 from capplan.hardware.device import Device
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.replica.plans import started_scheduling
@@ -155,8 +166,9 @@ class Contender:
         counts = []
         for side, trial in enumerate(self.trials):
             needed: int | None = 1
-            for load, paces in demanded:
-                if needed is not None:
+            concerned = limits_by_latency(trial.limits)
+            for load, paces, latency in demanded:
+                if needed is not None and (latency is None or latency in concerned):
                     total = load * trial.total_rate
                     needed = trial.replicas_for(total, paces[side], trial.limits, at_least=needed)
             counts.append(needed)
@@ -168,12 +180,23 @@ class Contender:
         """Names of the devices: that of the prefill pool, then that of the decode pool if it differs."""
         return " + ".join(dict.fromkeys(side.layout.device.name for side in self.sides))
 
-    def slowness(self, question: Question, targets: Sequence[Target] | None = None) -> PoolsSlowness:
-        """Return how much slower than predicted the steps of either pool may be, as it matters for all targets or for some."""
-        asked = question.slo.targets if targets is None else targets
+    def slowness(self, question: Question) -> JointPoolsSlowness:
+        """Return how much slower than predicted the steps of either pool may be, by the latencies that the targets limit."""
+        each = by_latency(question.slo.targets)
+        return JointPoolsSlowness(
+            {name: self.slowness_of(question, own) for name, own in each.items()},
+            question.slowness_table.correlation,
+        )
+
+    def demanded(self, question: Question, headroom_fraction: float) -> Demanded:
+        """Return what sizes a pair of the layouts: with headroom, and with the required confidence, which both latencies share equally."""
+        return demanded_of(headroom_fraction, self.slowness(question).equally(question.slo.confidence))
+
+    def slowness_of(self, question: Question, targets: Sequence[Target]) -> PoolsSlowness:
+        """Return how much slower than predicted the steps of either pool may be, as it matters for some targets on one latency."""
         prefill, decode = (
             question.slowness(
-                asked,
+                targets,
                 question.networks[trial.candidate.layout.weight_format],
                 trial.candidate.usual_step_s,
                 trial.candidate.layout.device,
@@ -243,7 +266,7 @@ class PoolsSizing:
         """
         trials = self.contender.trials
         prefill, decode = (busy_replicas(trial, trial.limits, confidence, self.terms) for trial in trials)
-        slower = self.contender.slowness(self.question).quantile(confidence)
+        slower = self.contender.slowness(self.question).equally(confidence)
         demanded = demanded_of(self.terms.headroom_fraction, slower)
         if prefill is None or decode is None:
             return None
@@ -251,8 +274,8 @@ class PoolsSizing:
 
     def at_speed(self, part: float) -> Pair | None:
         """Return the cheapest replicas that carry the peak with headroom if they are as slow as in this part of the cases."""
-        slower = self.contender.slowness(self.question).quantile(part)
-        demanded = ((self._room, slower),)
+        slower = self.contender.slowness(self.question).equally(part)
+        demanded = tuple(Condition(self._room, paces, name) for name, paces in slower.items())
         start = self.contender.alone_if(demanded)
         return None if start is None else self._from(start, demanded)
 

@@ -16,7 +16,7 @@ from capplan.fleet.search.layouts import ScreenedLayout
 from capplan.fleet.search.load_scale import replicas_at
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.simulated_layout import SamplePaths
-from capplan.fleet.search.trial import Trial
+from capplan.fleet.search.trial import Trial, limits_by_latency
 from capplan.money.order import Order, Survival, most_busy_for
 from capplan.money.price import ChosenPrice
 from capplan.workload.request_class import Target
@@ -213,16 +213,16 @@ def busy_replicas(
     predicted = trial.replicas_for(total / (1.0 - terms.headroom_fraction), 1.0, limits, most=most)
     if predicted is None:
         return None
-    slower = trial.candidate.slowness.quantile(confidence)
-    return trial.replicas_for(total, slower, limits, most=most, at_least=predicted)
+    return trial.sure_replicas(total, confidence, limits, most=most, at_least=predicted)
 
 
-def _may_be_enough(trial: Trial, slower: float, terms: Terms, most: float, *, short: bool) -> bool:
-    """Return whether at most this many replicas may meet the targets, as predicted and slower."""
-    total = trial.total_rate
-    return trial.may_be_enough(total, slower, trial.limits, most, short=short) and trial.may_be_enough(
-        total / (1.0 - terms.headroom_fraction), 1.0, trial.limits, most, short=short
-    )
+def _may_be_enough(trial: Trial, confidence: float, terms: Terms, most: float, *, short: bool) -> bool:
+    """Return whether at most this many replicas may meet the targets: those of each latency as slow as the confidence says, and all as predicted."""
+    total, slower = trial.total_rate, trial.candidate.slowness.each(confidence)
+    return all(
+        trial.may_be_enough(total, slower[name], own, most, short=short)
+        for name, own in limits_by_latency(trial.limits).items()
+    ) and trial.may_be_enough(total / (1.0 - terms.headroom_fraction), 1.0, trial.limits, most, short=short)
 
 
 def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> float:
@@ -230,16 +230,20 @@ def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> 
 
     Where only some number is of use, one run tells whether it may be enough, and the bound is a single replica.
     """
-    slower, left = trial.candidate.slowness.quantile(confidence), 1.0 - terms.headroom_fraction
+    left = 1.0 - terms.headroom_fraction
     if most < inf:
-        return 1.0 if _may_be_enough(trial, slower, terms, most, short=True) else inf
-    total = trial.total_rate
+        return 1.0 if _may_be_enough(trial, confidence, terms, most, short=True) else inf
+    total, slower = trial.total_rate, trial.candidate.slowness.each(confidence)
     predicted = trial.rate_bound(1.0, trial.limits, total=total / left)
     if predicted <= 0.0:
         return inf
     needed = replicas_at(total / left, predicted)
-    sure = trial.rate_bound(slower, trial.limits, enough=total / needed, total=total, predicted=predicted)
-    return max(needed, replicas_at(total, sure)) if sure > 0.0 else inf
+    for name, own in limits_by_latency(trial.limits).items():
+        sure = trial.rate_bound(slower[name], own, enough=total / needed, total=total, predicted=predicted)
+        if sure <= 0.0:
+            return inf
+        needed = max(needed, replicas_at(total, sure))
+    return needed
 
 
 LayoutName = tuple[str, str, str]
@@ -521,9 +525,8 @@ class Search:
     def _sized(self, candidate: ScreenedLayout, confidence: float, most: float) -> Sized | None:
         known = id(candidate), confidence
         if known not in self._sizes:
-            slower = candidate.slowness.quantile(confidence)
             trial = self.trial(candidate)
-            if most < 1.0 or not _may_be_enough(trial, slower, self.terms, most, short=False):
+            if most < 1.0 or not _may_be_enough(trial, confidence, self.terms, most, short=False):
                 return None
             busy = busy_replicas(trial, trial.limits, confidence, self.terms, most)
             if busy is None:

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.accuracy.slowness import Slowness
+from capplan.accuracy.slowness import JointSlowness, Latency, by_latency, latency_of
 from capplan.assumption import Label
 from capplan.errors import CapplanError, Reason, Refusal
 from capplan.fleet.answer import Relaxation
@@ -94,7 +94,7 @@ class ScreenedLayout:
     """Time per output token at half of the largest rate, without drafts."""
     usual_batch: float
     """Decoding sequences at that rate."""
-    slowness: Slowness
+    slowness: JointSlowness
     """How much slower than predicted its steps may be."""
     demand: Demand
     """Traffic with the prefix-cache hits of this replica; with sessions, the most hits that it may have."""
@@ -348,9 +348,7 @@ class _Part:
     ) -> tuple[list[ScreenedLayout], list[Relaxation]]:
         q = self.question
         slownesses = [
-            q.slowness(
-                q.slo.targets, self.network, step_s, layout.device, q.served(self.network, layout, batch)
-            )
+            q.joint_slowness(self.network, step_s, layout.device, q.served(self.network, layout, batch))
             for step_s, batch, layout in zip(usual_s, batches, layouts, strict=True)
         ]
         fits = prompts_fit_a_step(q.demand.lengths, np.asarray(budgets)[:, None])
@@ -360,16 +358,21 @@ class _Part:
         slack = rate_slack(q)
         sure = {}
         for confidence in {q.slo.confidence, *CONFIDENCES}:
-            slower = np.array([slowness.quantile(confidence) for slowness in slownesses])[:, None]
-            within = ~state.saturated & self._within(needed, slower)
-            sure[confidence] = slack * np.where(within, shares / slower, 0.0).max(axis=1)
+            each = [slowness.each(confidence) for slowness in slownesses]
+            bound = np.full(len(layouts), np.inf)
+            for latency, own in by_latency(q.slo.targets).items():
+                slower = np.array([slow[latency] for slow in each])[:, None]
+                limited = {target: needed[target] for target in own}
+                within = ~state.saturated & self._within(limited, slower)
+                bound = np.minimum(bound, np.where(within, shares / slower, 0.0).max(axis=1))
+            sure[confidence] = slack * bound
         candidates, near = [], []
         for row, layout in enumerate(layouts):
             good = np.flatnonzero(holds[row])
             bounds = {confidence: float(values[row]) for confidence, values in sure.items()}
             if not good.size or not bounds[q.slo.confidence]:
-                slower_s = slownesses[row].quantile(q.slo.confidence)
-                worst, relaxation = _nearest(q, needed, max(slower_s, 1.0), row, layout, state)
+                slowest = slownesses[row].each(q.slo.confidence)
+                worst, relaxation = _nearest(q, needed, slowest, row, layout, state)
                 rejected[layout.device.name, worst] += LOADS
                 near += [relaxation] if relaxation else []
             else:
@@ -429,18 +432,19 @@ def _loosest_limit_s(target: Target, demand: Demand) -> float:
 def _nearest(
     question: Question,
     needed: Mapping[Target, Array],
-    slowness: float,
+    slower: Mapping[Latency, float],
     row: int,
     layout: Layout,
     state: SteadyState,
 ) -> tuple[Reason, Relaxation | None]:
-    """Return the target that a layout misses by the largest factor at its lightest load, and the limit it could meet."""
+    """Return the target that a layout misses by the largest factor at its lightest load, and the limit it could meet as slow as it may be."""
     served = np.flatnonzero(~state.saturated[row])
     if not served.size:
         return Reason(Refusal.OVERLOAD, "a single request overloads the replica"), None
     at = int(served[0])
     limits = {target: _loosest_limit_s(target, question.demand) for target in question.slo.targets}
     worst = max(limits, key=lambda target: float(needed[target][row, at]) / limits[target])
-    least = float(needed[worst][row, served].min()) * slowness + worst.stated_s - limits[worst]
+    slowest = max(slower[latency_of(worst)], 1.0)
+    least = float(needed[worst][row, served].min()) * slowest + worst.stated_s - limits[worst]
     words = f"{worst.key} over {worst.stated_s:g} s even at the lightest load"
     return Reason(Refusal.TARGET, words), Relaxation(worst.key, worst.stated_s, least, layout)

@@ -176,3 +176,20 @@ def last_that_meets(excess: Callable[[int], float], least: int, top: int, first:
         halfway = max((low + min(high, most)) // 2, low + 1)
         step = max(high - stride, halfway) if low == least else halfway
     return low, high
+
+
+def fewest(counts: range, holds: Callable[[int], bool]) -> int | None:
+    """Return the least of some counts at which something holds, which then holds at all above it; None if it does at none.
+
+    Examples
+    --------
+    >>> fewest(range(1, 10), lambda count: count >= 4), fewest(range(1, 10), lambda count: False)
+    (4, None)
+    """
+    if not counts or not holds(counts[-1]):
+        return None
+    low, high = counts[0], counts[-1]
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle + 1, high)
+    return high

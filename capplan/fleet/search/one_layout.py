@@ -14,7 +14,6 @@ from capplan.fleet.review import Question
 from capplan.fleet.search.candidates import Layout
 from capplan.fleet.search.cheapest import Search, Terms, busy_replicas
 from capplan.fleet.search.layouts import ScreenedLayout, search
-from capplan.fleet.search.recommended import met_probability
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.serving.steady_state import replicas_over_time
@@ -158,4 +157,4 @@ def standing_of(trial: Trial, busy: int, headroom_fraction: float) -> Standing:
     if needed is None:
         needed = trial.replicas_for(peak, 1.0, trial.limits)
     values = {target: latencies.value(target) + target.outside_s for target in trial.limits}
-    return Standing(values, met_probability(trial, busy), (needed,))
+    return Standing(values, trial.probability(busy), (needed,))

@@ -4,8 +4,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from math import inf, nextafter
+from functools import cached_property
+from math import inf
 from typing import Any
 
 from capplan.accuracy.bounded import Interval, bounded_latencies, operation_interval, operation_of, served_by
@@ -15,38 +15,16 @@ from capplan.fleet.load.demand import Demand
 from capplan.fleet.plan import RANGE, Plan
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
-from capplan.fleet.search.trial import Trial
+from capplan.fleet.search.trial import Trial, limits_by_latency
 from capplan.fleet.unit_costs import unit_costs_at_mean, usd_per_million
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.numbers import Spread
 from capplan.replica.estimate import bottleneck_of, breakdown_of
 from capplan.replica.load import Load
-from capplan.workload.request_class import Target, outside_use
+from capplan.workload.request_class import outside_use
 
 MOST_ADDED = 16
 """Replicas, one by one, that a plan may get to reach the required confidence at its own load."""
-
-
-def met_probability(trial: Trial, busy: int) -> float:
-    """Return the probability that all targets hold together at the peak, with this many replicas.
-
-        P = F(s_max)
-
-    s_max is the largest slowness of all steps at which every target holds, and F the distribution of
-    slowness.
-    """
-    slowness, confidence = trial.candidate.slowness, trial.question.slo.confidence
-    probability = slowness.probability(trial.slowest(busy, trial.limits))
-    if (probability >= confidence) == trial.meets(busy, slowness.quantile(confidence), trial.limits):
-        return probability
-    # what was simulated counts more than what lies between two steps of the scale
-    return confidence if probability < confidence else nextafter(confidence, 0.0)
-
-
-def target_probability(trial: Trial, busy: int, target: Target) -> float:
-    """Return the probability that one target holds at the peak, whether or not the others do; at least that of all together."""
-    alone = trial.slowness_of(target).probability(trial.slowest(busy, {target: target.limit_s}))
-    return max(alone, met_probability(trial, busy))
 
 
 def planned_rate_limit(
@@ -89,9 +67,11 @@ def planned_rate_limit(
 def _bottleneck(sized: Sized, terms: Terms, of_time: str) -> str:
     """Return what limits a plan: the operators that a replica spends its time on, behind prefix caches where these decide the number of replicas."""
     trial, busy = sized.trial, sized.busy
-    slowest = trial.candidate.slowness.quantile(trial.question.slo.confidence)
+    slower = trial.sure_slowness(busy)
     more_traffic = 1.0 / (1.0 - terms.headroom_fraction)
-    if not (trial.caches_decide(busy, 1.0, more_traffic) and trial.caches_decide(busy, slowest, 1.0)):
+    if not trial.caches_decide(busy, 1.0, trial.limits, more_traffic) or not all(
+        trial.caches_decide(busy, slower[name], own) for name, own in limits_by_latency(trial.limits).items()
+    ):
         return of_time
     half = max(1, busy // 2)
     here = trial.demand_of(busy).hit_fraction
@@ -163,15 +143,13 @@ def plan_at_peak(
 def plan_of(sized: Sized, terms: Terms) -> Plan:
     """Return the plan, with latencies simulated at the peak."""
     trial, busy, question = sized.trial, sized.busy, sized.trial.question
-    latencies, demand, slowness = trial.fleet(busy), trial.demand_of(busy), trial.candidate.slowness
+    latencies, demand = trial.fleet(busy), trial.demand_of(busy)
     lengths, in_replica, each = demand.lengths, latencies.concurrency, latencies.requests_per_s
     load = Load(int(lengths.input_tokens), int(lengths.output_tokens), request_rate=each)
     rows = breakdown_of(trial.replica, load, in_replica)
     spares = terms.spares(sized.layout, busy)
     output_rate, input_rate = each * busy * demand.generated_tokens, each * busy * float(lengths.input_tokens)
-    limit, sure_limit = (
-        trial.rate_limit(busy, slower) for slower in (1.0, slowness.quantile(question.slo.confidence))
-    )
+    limit, sure_limit = trial.rate_limit(busy, 1.0, trial.limits), trial.sure_rate_limit(busy)
     group = group_of(
         sized,
         terms,
@@ -198,10 +176,10 @@ def plan_of(sized: Sized, terms: Terms) -> Plan:
         (output_rate, output_rate + input_rate),
         prefix_hit_fraction=demand.hit_fraction,
         class_prefix_hit_fractions=demand.class_hit_fractions,
-        slo_met_probability=met_probability(trial, busy),
-        few_open_loops_measured=slowness.thin,
+        slo_met_probability=trial.probability(busy),
+        few_open_loops_measured=trial.candidate.slowness.thin,
         target_probabilities={
-            target.key: target_probability(trial, busy, target) for target in question.slo.targets
+            target.key: trial.target_probability(busy, target) for target in question.slo.targets
         },
         bottleneck=_bottleneck(sized, terms, bottleneck_of(rows, load.output_tokens, in_replica)),
         routing=question.routing or "round_robin",
@@ -236,7 +214,7 @@ class Confirmed:
     @cached_property
     def chance(self) -> float:
         """Probability that all targets hold at the peak."""
-        return met_probability(self.sized.trial, self.sized.busy)
+        return self.sized.trial.probability(self.sized.busy)
 
     @cached_property
     def plan(self) -> Plan:
@@ -283,7 +261,7 @@ def cost_range(sized: Sized, terms: Terms) -> tuple[float, float] | None:
 def replicas_at_speed(trial: Trial, part: float, terms: Terms) -> int | None:
     """Return the replicas that carry the peak with headroom if they are as slow as in this part of the cases; None if none do."""
     peak = trial.total_rate / (1.0 - terms.headroom_fraction)
-    return trial.replicas_for(peak, trial.candidate.slowness.quantile(part), trial.limits)
+    return trial.sure_replicas(peak, part, trial.limits)
 
 
 def latency_interval(trial: Trial, quantity: str, in_flight: float) -> Interval:
@@ -335,11 +313,11 @@ def surest_within(fleets: Sequence[Confirmed], terms: Terms, ratio: float) -> Co
             most -= 1
         if most < fleet.busy:
             continue
-        top = met_probability(fleet.trial, most)
+        top = fleet.trial.probability(most)
         if top <= best.chance + 0.01:
             continue
         numbers = range(fleet.busy, most)  # more replicas are never less sure
-        busy = fleet.busy + bisect_left(numbers, top - 0.01, key=partial(met_probability, fleet.trial))
+        busy = fleet.busy + bisect_left(numbers, top - 0.01, key=fleet.trial.probability)
         if terms.too_large(layout, busy):
             busy = most
         best = Confirmed(terms.sized(fleet.trial, busy), terms)
@@ -410,9 +388,7 @@ def best_plan(trials: Search, fleet: Sized) -> Sized:
     ties = trials.as_many(fleet, trials.question.slo.confidence)
     if len(ties) < 2 or not fleet.trial.limits:
         return fleet
-    return min(
-        ties, key=lambda other: (-met_probability(other.trial, other.busy), rank(other, trials.terms)[2:])
-    )
+    return min(ties, key=lambda other: (-other.trial.probability(other.busy), rank(other, trials.terms)[2:]))
 
 
 def used_fraction(fleet: Sized, trials: Search) -> float:

@@ -325,7 +325,9 @@ class SimulatedLayout:
         demand = self._settled_demands[share, 1.0] if self.demand.has_sessions else self.demand
         return demand.of_plan(seen.responses_s, demand.hit_fractions)
 
-    def caches_decide(self, replicas: int, slowness: float, traffic_ratio: float) -> bool:
+    def caches_decide(
+        self, replicas: int, slowness: float, limits: Mapping[Target, float], traffic_ratio: float = 1.0
+    ) -> bool:
         """Return whether prefix caches decide the number of replicas: a quarter fewer would meet the targets if the hits stayed.
 
         Fewer replicas leave less cache to each session, so that more of each prompt is computed again. Where the work of requests decides
@@ -337,6 +339,7 @@ class SimulatedLayout:
             in service
         slowness : [-]
             factor on the time of each step that the plan allows for
+        limits : by target [s]
         traffic_ratio : [-]
             multiple of the traffic at the peak, for headroom
         """
@@ -351,7 +354,7 @@ class SimulatedLayout:
             seen = self._at(
                 same_hits, self.total_rate * traffic_ratio / fewer, fewer, slowness, {}, short=False
             )
-        return seen.steady and self.worst(seen, slowness, self.limits) <= 1.0
+        return seen.steady and self.worst(seen, slowness, limits) <= 1.0
 
     def _of_kinds(
         self,

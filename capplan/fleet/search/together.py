@@ -7,10 +7,12 @@ from math import ceil, inf
 
 import numpy as np
 
-from capplan.accuracy.slowness import Slowness
+from capplan.accuracy.joint_normal import normal_probability, shared_out
+from capplan.accuracy.slowness import JointSlowness, Latency, jointly, normal_score
 from capplan.fleet.search.latencies import Latencies, latencies_of
+from capplan.fleet.search.load_scale import fewest
 from capplan.fleet.search.one_layout import Standing
-from capplan.fleet.search.trial import Trial
+from capplan.fleet.search.trial import Trial, limits_by_latency
 from capplan.workload.request_class import RequestClass, Target
 
 PROBABILITIES = (
@@ -49,16 +51,17 @@ class Part:
     classes: tuple[int, ...]
     """Place of each class of its requests among all classes of the service."""
 
-    def slowness(self, target: Target | None) -> Slowness:
-        """Return the slowness that decides about all targets, or about a single one."""
-        return self.trial.candidate.slowness if target is None else self.trial.slowness_of(target)
+    @property
+    def slowness(self) -> JointSlowness:
+        """How slow its replicas may be, by latency."""
+        return self.trial.candidate.slowness
 
 
 @dataclass(frozen=True, slots=True)
 class Together:
     """The groups of a mix, whose requests count together.
 
-    One slowness decides about all groups: where a group is as slow as in a part of the cases, so are the others.
+    One slowness of each latency decides about all groups: where a group is as slow as in a part of the cases, so are the others.
     """
 
     classes: tuple[RequestClass, ...]
@@ -150,21 +153,25 @@ class Together:
         ratios = (self.value(target, slownesses, traffic_ratio) / limit for target, limit in limits.items())
         return max(ratios, default=0.0)
 
-    def at(self, probability: float, target: Target | None = None) -> list[float]:
-        """Return how slow each group is at most in a part of the cases."""
-        return [part.slowness(target).quantile(probability) for part in self.parts]
+    def at(self, latency: Latency, probability: float) -> list[float]:
+        """Return how slow each group is at most in a part of the cases, as a latency shows it."""
+        return [part.slowness.by_latency[latency].quantile(probability) for part in self.parts]
 
     def holds(self, confidence: float, headroom_fraction: float) -> bool:
         """Return whether all targets hold: as predicted, at the peak plus headroom, and with the confidence, at the peak."""
         ratio = 1.0 / (1.0 - headroom_fraction)
-        return (
-            self.worst(self.at(confidence), 1.0, self.limits) <= 1.0
-            and self.worst(None, ratio, self.limits) <= 1.0
-        )
+        return self.worst(None, ratio, self.limits) <= 1.0 and self.sure(confidence)
+
+    def sure(self, confidence: float, traffic_ratio: float = 1.0) -> bool:
+        """Return whether all targets hold with a confidence: those of each latency, and then both together."""
+        by_name = limits_by_latency(self.limits)
+        return all(
+            self.worst(self.at(name, confidence), traffic_ratio, own) <= 1.0 for name, own in by_name.items()
+        ) and (len(by_name) == 1 or self.probability(confidence, traffic_ratio) >= confidence)
 
     def standing(self, confidence: float, headroom_fraction: float) -> Standing:
         """Return how the groups stand, each with its share of the requests."""
-        carried = self.most_load(None) * (1.0 - headroom_fraction)
+        carried = self.most_load(None, self.limits) * (1.0 - headroom_fraction)
         needed = tuple(ceil(part.busy / carried - 1e-9) if carried else None for part in self.parts)
         values = {target: self.value(target) + target.outside_s for target in self.targets}
         return Standing(values, self.probability(confidence), needed)
@@ -198,16 +205,42 @@ class Together:
             found[at] = fewest(range(1, most + 1), partial(with_fewer, at)) or most
         return tuple(found)
 
-    def probability(self, confidence: float, target: Target | None = None) -> float:
-        """Return the probability that all targets hold at the peak, or one of them.
+    def probability(self, confidence: float, traffic_ratio: float = 1.0) -> float:
+        """Return the probability that all targets hold at a multiple of the peak."""
+        return jointly(self._of_each(confidence, traffic_ratio).values(), self._correlation)
 
-        It is the largest part of the cases in which all groups, each as slow as it is then at most, meet them together.
-        """
-        limits = self.limits if target is None else {target: target.limit_s}
+    def target_probability(self, confidence: float, target: Target) -> float:
+        """Return the probability that one target holds at the peak; at least that of all together."""
+
+        def at(probability: float) -> list[float]:
+            return [part.trial.slowness_of(target).quantile(probability) for part in self.parts]
+
+        alone = self._largest_part(confidence, {target: target.limit_s}, at)
+        return max(alone, self.probability(confidence))
+
+    @property
+    def _correlation(self) -> float:
+        return self.parts[0].slowness.correlation
+
+    def _of_each(self, confidence: float, traffic_ratio: float = 1.0) -> dict[Latency, float]:
+        """Return the probability that the targets on a latency hold, by latency."""
+        return {
+            name: self._largest_part(confidence, own, partial(self.at, name), traffic_ratio)
+            for name, own in limits_by_latency(self.limits).items()
+        }
+
+    def _largest_part(
+        self,
+        confidence: float,
+        limits: Mapping[Target, float],
+        at: Callable[[float], Sequence[float]],
+        traffic_ratio: float = 1.0,
+    ) -> float:
+        """Return the largest part of the cases in which all groups, each as slow as it is then at most, keep some limits together."""
         known = sorted({*PROBABILITIES, confidence})
 
         def excess(probability: float) -> float:
-            return self.worst(self.at(probability, target), 1.0, limits)
+            return self.worst(at(probability), traffic_ratio, limits)
 
         low, high = last_of(known, lambda probability: excess(probability) <= 1.0)
         if low is None:
@@ -219,12 +252,24 @@ class Together:
             return low
         return float(low + (high - low) * np.log(1.0 / below) / np.log(over / below))
 
-    def most_load(self, slownesses: Sequence[float] | None) -> float:
-        """Return the largest multiple of the traffic at which all targets hold, each group with its share of it; 0 where none does."""
-        low, high = last_of(RATIOS, lambda ratio: self.worst(slownesses, ratio, self.limits) <= 1.0)
+    def sure_load(self) -> float:
+        """Return the largest multiple of the traffic that groups carry which are as slow as the required confidence allows for."""
+        each, confidence = self._of_each(self.confidence), self.confidence
+        if len(each) == 1:
+            shared = dict.fromkeys(each, confidence)
+        else:
+            scores = [normal_score(probability) for probability in each.values()]
+            limits = shared_out(scores, self._correlation, confidence)
+            shared = dict(zip(each, map(normal_probability, limits), strict=True))
+        by_name = limits_by_latency(self.limits)
+        return min(self.most_load(self.at(name, part), by_name[name]) for name, part in shared.items())
+
+    def most_load(self, slownesses: Sequence[float] | None, limits: Mapping[Target, float]) -> float:
+        """Return the largest multiple of the traffic at which targets hold, each group with its share of it; 0 where none does."""
+        low, high = last_of(RATIOS, lambda ratio: self.worst(slownesses, ratio, limits) <= 1.0)
         if low is None or high is None:
             return low or 0.0
-        if low <= 1.0 < high and self.worst(slownesses, 1.0, self.limits) <= 1.0:
+        if low <= 1.0 < high and self.worst(slownesses, 1.0, limits) <= 1.0:
             return 1.0
         return low
 
@@ -242,20 +287,3 @@ def last_of(values: Sequence[float], holds: Callable[[float], bool]) -> tuple[fl
         middle = (low + high) // 2
         low, high = (middle, high) if holds(values[middle]) else (low, middle)
     return values[low] if low >= 0 else None, values[high] if high < len(values) else None
-
-
-def fewest(counts: range, holds: Callable[[int], bool]) -> int | None:
-    """Return the least of some counts at which something holds, which then holds at all above it; None if it does at none.
-
-    Examples
-    --------
-    >>> fewest(range(1, 10), lambda count: count >= 4), fewest(range(1, 10), lambda count: False)
-    (4, None)
-    """
-    if not counts or not holds(counts[-1]):
-        return None
-    low, high = counts[0], counts[-1]
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if holds(middle) else (middle + 1, high)
-    return high

@@ -5,9 +5,9 @@ can only move a bisection up, and no run is simulated twice unless it ended earl
 """
 
 from collections.abc import Mapping, Sequence
-from math import ceil, floor, inf, log, log2
+from math import ceil, floor, inf, log, log2, nextafter
 
-from capplan.accuracy.slowness import Slowness
+from capplan.accuracy.slowness import Latency, Slowness, by_latency
 from capplan.fleet.search.layouts import target_values
 from capplan.fleet.search.load_scale import (
     FIRST_STRIDE,
@@ -16,6 +16,7 @@ from capplan.fleet.search.load_scale import (
     MOST_MISSED,
     REGULARITY,
     STEPS_PER_DOUBLING,
+    fewest,
     in_copies,
     last_that_holds,
     last_that_meets,
@@ -258,7 +259,104 @@ class Trial(SimulatedLayout):
             above = least
         return 1
 
-    def rate_limit(self, replicas: int, slowness: float) -> float:
+    def sure_replicas(
+        self,
+        rate_per_s: float,
+        confidence: float,
+        limits: Mapping[Target, float],
+        *,
+        most: float = inf,
+        at_least: int = 1,
+    ) -> int | None:
+        """Return the fewest replicas, from `at_least` to `most`, that meet the targets at a total rate with a probability; None if none do.
+
+        The targets of each latency have to hold with that probability by themselves. Where there are two, replicas are added until both
+        hold together.
+        """
+        by_name, each = limits_by_latency(limits), self.candidate.slowness.each(confidence)
+        needed, ratio = at_least, rate_per_s / self.total_rate
+        for place, (name, own) in enumerate(by_name.items()):
+            if place and self.meets(needed, each[name], own, ratio):
+                continue
+            found = self.replicas_for(rate_per_s, each[name], own, most=most, at_least=needed)
+            if found is None:
+                return None
+            needed = found
+        if len(by_name) == 1:
+            return needed
+        lightest = replicas_at(rate_per_s, scale_rate(self.scale[0]))
+        most = min(most, max(needed, ceil(ratio * self.demand.users) if self._all_users else lightest))
+
+        def sure(count: int) -> bool:
+            return self._sure(count, confidence, limits, ratio)
+
+        if sure(needed):
+            return needed
+        if not sure(int(most)):
+            return None
+        count, too_few, stride = int(min(needed + 1, most)), needed, 1
+        while count < most and not sure(count):
+            count, too_few, stride = int(min(count + 2 * stride, most)), count, 2 * stride
+        return fewest(range(too_few + 1, count + 1), sure)
+
+    def probability(
+        self, replicas: int, limits: Mapping[Target, float] | None = None, traffic_ratio: float = 1.0
+    ) -> float:
+        """Return the probability that all targets hold at a multiple of the peak: that no latency is slower than its targets allow."""
+        within, confidence = self.limits if limits is None else limits, self.question.slo.confidence
+        slowest = self._slowest_of_each(replicas, within, traffic_ratio)
+        probability = self.candidate.slowness.probability(slowest)
+        if (probability >= confidence) == self._sure(replicas, confidence, within, traffic_ratio):
+            return probability
+        # what was simulated counts more than what lies between two steps of the scale
+        return confidence if probability < confidence else nextafter(confidence, 0.0)
+
+    def _sure(
+        self, replicas: int, confidence: float, limits: Mapping[Target, float], traffic_ratio: float
+    ) -> bool:
+        """Return whether all targets hold with a confidence.
+
+        They do where both latencies hold as slow as is equally likely, and do not where neither does. If only one does, it has to hold as slow as
+        makes up for the other.
+        """
+        by_name, slowness = limits_by_latency(limits), self.candidate.slowness
+        alike = {
+            name: self.meets(replicas, slower, by_name[name], traffic_ratio)
+            for name, slower in slowness.equally(confidence).items()
+        }
+        if all(alike.values()) or not any(alike.values()):
+            return all(alike.values())
+        short, able = sorted(alike, key=alike.__getitem__)
+        slowest = self.slowest(replicas, by_name[short], traffic_ratio)
+        wanted = slowness.other_needed(short, slowest, confidence)
+        return wanted < inf and self.meets(replicas, wanted, by_name[able], traffic_ratio)
+
+    def target_probability(self, replicas: int, target: Target) -> float:
+        """Return the probability that one target holds at the peak, whether or not the others do; at least that of all together."""
+        alone = self.slowness_of(target).probability(self.slowest(replicas, {target: target.limit_s}))
+        return max(alone, self.probability(replicas))
+
+    def sure_slowness(self, replicas: int) -> dict[Latency, float]:
+        """Return how slow the replicas of a fleet may be, by latency, with the required confidence: one with room to its limit keeps it."""
+        slowest = self._slowest_of_each(replicas, self.limits, 1.0)
+        return self.candidate.slowness.shared_out(slowest, self.question.slo.confidence)
+
+    def _slowest_of_each(
+        self, replicas: int, limits: Mapping[Target, float], traffic_ratio: float
+    ) -> dict[Latency, float]:
+        """Return how slow replicas may be while the targets on a latency hold, by latency."""
+        return {
+            name: self.slowest(replicas, own, traffic_ratio)
+            for name, own in limits_by_latency(limits).items()
+        }
+
+    def sure_rate_limit(self, replicas: int) -> float:
+        """Return the largest rate of one replica of a fleet that is as slow as the required confidence allows for; see `rate_limit`."""
+        by_name = limits_by_latency(self.limits)
+        slower = self.sure_slowness(replicas)
+        return min(self.rate_limit(replicas, slower[name], own) for name, own in by_name.items())
+
+    def rate_limit(self, replicas: int, slowness: float, limits: Mapping[Target, float]) -> float:
         """Return the largest rate of one replica of a fleet within the targets [1/s], in the requests that the fleet gets at the peak.
 
             l = x R
@@ -266,10 +364,10 @@ class Trial(SimulatedLayout):
         x is the largest share of the traffic with which a replica meets the targets, and R the peak at the
         response times of the fleet: R / l replicas carry the peak, for arrivals and for users.
         """
-        share = self.limit(regularity_class(replicas, self.classes), slowness, self.limits) / self.total_rate
+        share = self.limit(regularity_class(replicas, self.classes), slowness, limits) / self.total_rate
         if not self.demand.users:
             return share * self.total_rate
-        if share * replicas < 1.0 and self.meets(replicas, slowness, self.limits):
+        if share * replicas < 1.0 and self.meets(replicas, slowness, limits):
             share = 1.0 / replicas
         return share * self.fleet(replicas).requests_per_s * replicas
 
@@ -403,19 +501,22 @@ class Trial(SimulatedLayout):
         served = question.served(network, candidate.layout, candidate.usual_batch)
         return question.slowness([target], network, candidate.usual_step_s, candidate.layout.device, served)
 
-    def slowest(self, replicas: int, limits: Mapping[Target, float]) -> float:
-        """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at the peak.
+    def slowest(self, replicas: int, limits: Mapping[Target, float], traffic_ratio: float = 1.0) -> float:
+        """Return the largest factor by which all steps of a fleet may be slower than predicted while it meets the targets at a multiple of the peak.
 
-        A large fleet of users may be as slow as the halves or thirds in which it was sized, see `_copies_of`.
+        A large fleet may be as slow as the parts in which it was sized, see `_copies_of` and `_parts_of`.
         """
-        return max(
-            self._slowest(replicas // copies, limits, 1.0 / copies) for copies in self._copies_of(replicas)
-        )
+        if self.demand.users:
+            parts = [(replicas // copies, traffic_ratio / copies) for copies in self._copies_of(replicas)]
+            return max(self._slowest(part, part, limits, ratio) for part, ratio in parts)
+        shares = (regularity_class(replicas, self.classes), *self._parts_of(replicas))
+        return max(self._slowest(replicas, share, limits, traffic_ratio) for share in shares)
 
-    def _slowest(self, replicas: int, limits: Mapping[Target, float], traffic_ratio: float) -> float:
-        """Return the same of a fleet that gets a part of the traffic, whatever parts it has."""
+    def _slowest(
+        self, replicas: int, share: int, limits: Mapping[Target, float], traffic_ratio: float
+    ) -> float:
+        """Return the same of a fleet whose arrivals are as regular as those of `share` replicas."""
         rate_per_s = self.total_rate * traffic_ratio / replicas
-        share = regularity_class(replicas, self.classes)
         base = floor(STEPS_PER_DOUBLING * log2(rate_per_s))
 
         def slowness(step: int) -> float:
@@ -432,7 +533,8 @@ class Trial(SimulatedLayout):
 
         least, top = base - 2 * STEPS_PER_DOUBLING, base + 3 * STEPS_PER_DOUBLING
         if self.demand.users:
-            likely = self.candidate.slowness.quantile(self.question.slo.confidence)
+            each = self.candidate.slowness.each(self.question.slo.confidence)
+            likely = min(each[name] for name in limits_by_latency(limits))
             first = base + round(STEPS_PER_DOUBLING * log2(likely))
             low, high = last_that_meets(lambda step: excess(step, limits), least, top, first)
         else:  # the loads that `limit` tries, some of which it has
@@ -446,3 +548,8 @@ class Trial(SimulatedLayout):
             return slowness(low)
         doublings = log(1.0 / below) / log(over / below) / STEPS_PER_DOUBLING
         return float(slowness(low) * 2.0 ** min(doublings, MOST_DOUBLINGS))
+
+
+def limits_by_latency(limits: Mapping[Target, float]) -> dict[Latency, dict[Target, float]]:
+    """Return limits by the latency that they are on; without any, the time of steps decides whether queues grow."""
+    return {name: {target: limits[target] for target in own} for name, own in by_latency(limits).items()}

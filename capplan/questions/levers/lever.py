@@ -6,6 +6,7 @@ from math import inf
 
 import numpy as np
 
+from capplan.accuracy.slowness import Latency, latency_of
 from capplan.engine.profile import Scheduling
 from capplan.errors import Reason
 from capplan.fleet.over_time import OverTime
@@ -341,13 +342,14 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchC
         return f"{same} cannot serve it: {then.words}"
     if isinstance(now, Reason):
         return ""
-    (values_s, slowness), (values_now_s, slowness_now) = then, now
+    (values_s, slower), (values_now_s, slower_now) = then, now
     target = max(values_s, key=lambda item: values_s[item] / item.limit_s)
     if values_s[target] <= target.limit_s:
         return ""
     value = values_s[target] + target.outside_s
     before = {item.key: seen + item.outside_s for item, seen in values_now_s.items()}.get(target.key, 0.0)
-    steps = ""
+    steps, slowness = "", slower[latency_of(target)]
+    slowness_now = slower_now.get(latency_of(target), slowness)
     if abs(slowness / slowness_now - 1.0) > 0.01:
         steps = (
             f"; steps may be {slowness:.2f} times as long as predicted, instead of {slowness_now:.2f} times"
@@ -358,8 +360,10 @@ def why_dearer(base: AskedFleet, changed: AskedFleet, plan: Plan, cache: SearchC
     )
 
 
-def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> tuple[dict[Target, float], float] | Reason:
-    """Return the latency of a plan by target with steps as slow as the required confidence allows for, and this slowness."""
+def _held(
+    asked: AskedFleet, plan: Plan, cache: SearchCache
+) -> tuple[dict[Target, float], Mapping[Latency, float]] | Reason:
+    """Return the latency of a plan by target with steps as slow as the required confidence allows for, and this slowness by latency."""
     question = asked.question
     layout = plan.single.layout
     if layout.weight_format not in question.networks:
@@ -371,6 +375,7 @@ def _held(asked: AskedFleet, plan: Plan, cache: SearchCache) -> tuple[dict[Targe
     trial = trial_of(question, layout, terms_of(asked), cache)
     if isinstance(trial, Reason):
         return trial
-    slower = trial.candidate.slowness.quantile(question.slo.confidence)
-    seen = trial.fleet(plan.single.busy_replicas, slower)
-    return {target: seen.value(target, slower) for target in trial.limits}, slower
+    busy = plan.single.busy_replicas
+    slower = trial.sure_slowness(busy)
+    held = {target: slower[latency_of(target)] for target in trial.limits}
+    return {target: trial.fleet(busy, slow).value(target, slow) for target, slow in held.items()}, slower

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from capplan.accuracy.bounded import Interval
-from capplan.accuracy.slowness import Slowness
+from capplan.accuracy.slowness import JointSlowness, Latency, Slowness
 from capplan.errors import InputError, Reason
 from capplan.fleet.answer import Certainty
 from capplan.fleet.load.demand import Demand, planned_demand
 from capplan.fleet.plan import Plan
-from capplan.fleet.pools.joint import AS_PREDICTED, Demanded, demanded_of
+from capplan.fleet.pools.joint import AS_PREDICTED, Condition
 from capplan.fleet.pools.sizing import pools_sizing
 from capplan.fleet.review import PlanDetail, plan_details
 from capplan.fleet.search.latencies import Latencies
@@ -56,7 +56,7 @@ class ReplicaFacts:
         return self.trial.demand
 
     @property
-    def slowness(self) -> Slowness:
+    def slowness(self) -> JointSlowness:
         """How slow the replicas may be."""
         return self.trial.candidate.slowness
 
@@ -112,6 +112,11 @@ class ReplicaFacts:
         """Return the interval of the mean of a latency."""
         return latency_interval(self.trial, quantity, self.latencies.concurrency)
 
+    @property
+    def sure_slowness(self) -> Mapping[Latency, float]:
+        """How slow the replicas may be with the required confidence, by latency."""
+        return self.trial.sure_slowness(self.busy)
+
     def slowest(self, targets: Mapping[Target, float]) -> float:
         """Return the largest factor by which all steps may be slower than predicted while some targets are met."""
         return self.trial.slowest(self.busy, targets)
@@ -163,12 +168,12 @@ def phase_facts(asked: AskedFleet, plan: Plan, pool: int) -> PhaseFacts:
     sizing = pools_sizing(asked.question, plan, terms, asked.cache)
     assert not isinstance(sizing, Reason)
     question = sizing.question
-    paces = sizing.contender.slowness(question).quantile(question.slo.confidence)
-    with_headroom, slower = demanded_of(terms.headroom_fraction, paces)
+    with_headroom, *slower = sizing.contender.demanded(question, terms.headroom_fraction)
 
-    def alone(demanded: Demanded) -> int | None:
+    def alone(*demanded: Condition) -> int | None:
         counts = sizing.contender.alone_if(demanded)
         return counts and counts[pool]
 
-    found = (alone((demanded,)) for demanded in ((1.0, AS_PREDICTED), with_headroom, slower))
-    return PhaseFacts(paces[pool], *found)
+    first, *_, last = (condition.paces[pool] for condition in (slower[0], slower[-1]))
+    found = alone(Condition(1.0, AS_PREDICTED)), alone(with_headroom), alone(*slower)
+    return PhaseFacts(last if pool else first, *found)

@@ -324,5 +324,6 @@ def shipped_slowness() -> "SlownessTable":
             key: SlownessRegime(tuple(float(quantile) for quantile in quantiles), int(rows), int(groups))
             for key, (*quantiles, rows, groups) in table["regimes"].items()
         },
+        correlation=float(table["correlation"]),
         classes={name: int(groups) for name, groups in table["classes"].items()},
     )
