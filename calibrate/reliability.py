@@ -38,7 +38,8 @@ def observed(claims: Sequence[Claim]) -> dict[float, float]:
     }
 
 
-def _of(claims: Sequence[Claim], names: Sequence[str], *, is_open: bool | None = None) -> list[Claim]:
+def claims_on(claims: Sequence[Claim], names: Sequence[str], *, is_open: bool | None = None) -> list[Claim]:
+    """Return the claims on measured values of some regimes, or on both latencies at once in some parts of their distributions."""
     return [
         claim
         for claim in claims
@@ -61,16 +62,18 @@ def reliability_table(runs: Sequence[SlowRun], table: SlownessTable) -> Table:
     rows = []
     claims = {ruler: claims_of(runs, ruler, table) for ruler in ("group", "model", "source")}
     measured, both = tuple(MEASURED.values()), tuple(BOTH.values())
-    lines = [("all values", "group", _of(claims["group"], measured))]
-    lines += [(words, "group", _of(claims["group"], [name])) for words, name in (MEASURED | BOTH).items()]
+    lines = [("all values", "group", claims_on(claims["group"], measured))]
     lines += [
-        (f"{words}, {loaded}", ruler, _of(claims[ruler], names, is_open=is_open))
+        (words, "group", claims_on(claims["group"], [name])) for words, name in (MEASURED | BOTH).items()
+    ]
+    lines += [
+        (f"{words}, {loaded}", ruler, claims_on(claims[ruler], names, is_open=is_open))
         for ruler in ("model", "source")
         for words, names in (("all values", measured), ("both at once", both))
         for is_open, loaded in LOADS.items()
     ]
     lines += [
-        (f"all values of {name}", "source", [claim for claim in _of(claims["source"], measured) if claim.run.source == name])
+        (f"all values of {name}", "source", [claim for claim in claims_on(claims["source"], measured) if claim.run.source == name])
         for name in sorted({claim.run.source for claim in claims["source"]})
     ]  # fmt: skip
     for words, left_out, own in lines:

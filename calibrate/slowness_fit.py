@@ -170,7 +170,7 @@ def correlation_of(runs: Sequence[SlowRun], table: SlownessTable) -> float:
     for (_, part), both in both_of(runs).items():
         quick = (
             run.log_slowness
-            <= slowness_scale(run.step_s, table.relative, table.host_s) * median_of(table.regimes[run.regime])
+            <= slowness_scale(run.step_s, table.relative, table.host_s) * table.regimes[run.regime].median
             for run in both
         )
         scores.setdefault(part, []).append((both[0], all(quick)))
@@ -180,11 +180,6 @@ def correlation_of(runs: Sequence[SlowRun], table: SlownessTable) -> float:
         share = float(np.average(within, weights=votes_of(own)))
         found.append(sin(2.0 * pi * (share - 0.25)))
     return sum(found) / len(found)
-
-
-def median_of(regime: SlownessRegime) -> float:
-    """Return the median of a distribution."""
-    return regime.quantiles[PROBABILITIES.index(0.5)]
 
 
 def both_of(runs: Iterable[SlowRun]) -> dict[tuple[str, Part], tuple[SlowRun, SlowRun]]:

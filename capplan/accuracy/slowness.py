@@ -210,13 +210,18 @@ class SlownessRegime:
     groups: int
 
     @property
+    def median(self) -> float:
+        """Return the median."""
+        return self.quantiles[PROBABILITIES.index(0.5)]
+
+    @property
     def reach(self) -> float:
         """Return the distance of the outer quantiles."""
         return self.quantiles[-1] - self.quantiles[0]
 
     def scaled(self, scale: float, width: float = 1.0, *, thin: bool = False) -> Slowness:
         """Return the slowness where the scale is known; a width other than 1 stretches it about its median."""
-        middle = self.quantiles[len(self.quantiles) // 2]
+        middle = self.median
         logs = tuple(scale * (middle + width * (quantile - middle)) for quantile in self.quantiles)
         return Slowness(logs, self.rows, self.groups, thin)
 
@@ -387,7 +392,7 @@ class JointSlowness:
 
     def other_needed(self, name: Latency, slowest: float, probability: float) -> float:
         """Return the slowness up to which the other latency has to keep its targets, where one keeps them up to `slowest`; infinite if nothing is enough."""
-        ((other, slowness),) = ((key, of) for key, of in self.by_latency.items() if key != name)
+        (slowness,) = (of for key, of in self.by_latency.items() if key != name)
         score = self.by_latency[name].normal_quantile(slowest)
         return slowness.at_normal_quantile(other_limit(score, self.correlation, probability))
 

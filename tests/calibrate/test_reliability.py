@@ -9,7 +9,7 @@ import pytest
 
 from calibrate.host_rows import items_of, replica_with
 from calibrate.open_loops import runs_in_client
-from calibrate.reliability import BOTH, MEASURED, certainty_section, observed
+from calibrate.reliability import BOTH, MEASURED, certainty_section, claims_of, claims_on, observed
 from calibrate.slow_runs import SLOWNESSES, slow_runs, slow_runs_text, slow_values, slowness_at
 from calibrate.slowness_fit import (
     RELATIVE,
@@ -40,22 +40,15 @@ def runs():
 
 @pytest.fixture(scope="module")
 def claims_without(runs):
-    host_s = shipped_slowness().host_s
-    return {left_out: left_out_claims(runs, left_out, host_s) for left_out in ("group", "model", "source")}
-
-
-def of(claims, names, is_open=None):
-    return [
-        claim
-        for claim in claims
-        if claim.run.regime in names and (is_open is None or claim.run.is_open == is_open)
-    ]
+    return {
+        left_out: claims_of(runs, left_out, shipped_slowness()) for left_out in ("group", "model", "source")
+    }
 
 
 @pytest.mark.parametrize("names", [MEASURED, BOTH], ids=["one latency", "both at once"])
 @pytest.mark.parametrize("left_out", ["group", "model"])
 def test_limits_hold_as_often_as_claimed(claims_without, left_out, names):
-    claims = of(claims_without[left_out], tuple(names.values()))
+    claims = claims_on(claims_without[left_out], tuple(names.values()))
     found = observed(claims)
     assert {level: found[level] for level in JUDGED if abs(found[level] - level) > OFF} == {}
 
@@ -63,12 +56,12 @@ def test_limits_hold_as_often_as_claimed(claims_without, left_out, names):
 @pytest.mark.parametrize("left_out", ["group", "model", "source"])
 def test_limits_of_open_loops_by_themselves_hold_as_often_as_claimed(claims_without, left_out):
     """Plans are mostly of open loops, and closed ones are predicted more closely."""
-    found = observed(of(claims_without[left_out], tuple(BOTH.values()), is_open=True))
+    found = observed(claims_on(claims_without[left_out], tuple(BOTH.values()), is_open=True))
     assert {level: found[level] for level in JUDGED if found[level] < level - OFF} == {}
 
 
 def test_a_group_has_eight_votes_at_most_and_open_loops_half_of_all():
-    runs = [SlowRun("both/p95", f"s|m|{group}", 0.02, 0.1, is_open) for group, is_open, count in (
+    runs = [SlowRun("r", "tpot/p95", f"s|m|{group}", 0.02, 0.1, is_open) for group, is_open, count in (
         ("many", False, 100), ("few", False, 2), ("open", True, 4)) for _ in range(count)]  # fmt: skip
     votes = votes_of(runs)
     assert votes[:100].sum() == pytest.approx(0.5 * 2 * 8 / 10)
@@ -105,7 +98,9 @@ def test_what_is_written_is_read_again(tmp_path):
 def test_a_known_distribution_is_found_and_held():
     """Groups drawn from one normal distribution: its median and width come back, and claims hold on groups left out."""
     rng = np.random.default_rng(11)
-    drawn = [SlowRun("both/p95", f"s|m{k % 40}|d", 0.02, x) for k, x in enumerate(rng.normal(0.1, 0.3, 4000))]
+    drawn = [
+        SlowRun("r", "tpot/p95", f"s|m{k % 40}|d", 0.02, x) for k, x in enumerate(rng.normal(0.1, 0.3, 4000))
+    ]
     found = regime_of(drawn, 0.0)
     known = [NormalDist(0.1, 0.3 * (1 + 1 / 40)).inv_cdf(p) for p in PROBABILITIES]
     assert RELATIVE * np.array(found.quantiles) == pytest.approx(known, abs=0.02)
@@ -128,7 +123,9 @@ def test_a_measured_95th_percentile_stands_and_another_one_is_placed():
 
 def test_fewer_groups_are_wider():
     rng = np.random.default_rng(12)
-    drawn = [SlowRun("both/p95", f"s|m|d{k % 40}", 0.02, x) for k, x in enumerate(rng.normal(0.0, 0.3, 400))]
+    drawn = [
+        SlowRun("r", "tpot/p95", f"s|m|d{k % 40}", 0.02, x) for k, x in enumerate(rng.normal(0.0, 0.3, 400))
+    ]
     few = [replace(run, group=f"s|m|d{k % 2}") for k, run in enumerate(drawn)]
     few_wide, wide = (np.ptp(regime_of(own, 0.0).quantiles) for own in (few, drawn))
     assert few_wide == pytest.approx(1.5 / (1 + 1 / 40) * wide)

@@ -23,7 +23,6 @@ from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import Plan, cost_of
-from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
@@ -36,6 +35,7 @@ from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestF
 from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.scenario import scenario_from
 from capplan.serving.requests import Crowd
+from capplan.workload.request_class import Target
 from tests.fuzz.turns import arguments
 from tests.installs.environment import add_cases
 
@@ -217,24 +217,25 @@ def sooner(crowd: Crowd, factor: float) -> Crowd:
 
 
 def excess(
-    asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0, *, lengthened: int = 1
+    asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0, *, lengthened: int = 1, alone: str = ""
 ) -> tuple[float, str]:
-    """Return the largest ratio of a target's value to its limit, and the words of it."""
+    """Return the largest ratio of a target's value to its limit, and the words of it; `alone`: of this target only."""
     outcome = simulated(asked, plan, seed, slowness, lengthened=lengthened)
     ratios = [
         (outcome.value(target) * slowness / target.limit_s, target.key)
         for target in asked.scenario.slo.targets
+        if alone in ("", target.key)
     ]
     return max(ratios, default=(0.0, "no target"))
 
 
 def least_excess(
-    asked: AskedFleet, plan: Plan, seeds: Sequence[int], slowness: float = 1.0
+    asked: AskedFleet, plan: Plan, seeds: Sequence[int], slowness: float = 1.0, *, alone: str = ""
 ) -> tuple[float, str]:
     """Return the least of the largest ratios of some runs; runs after the first one that meets its targets are not made."""
     found = []
     for seed in seeds:
-        found.append(excess(asked, plan, seed, slowness))
+        found.append(excess(asked, plan, seed, slowness, alone=alone))
         if found[-1][0] <= NOISE:
             break
     return min(found)
@@ -268,32 +269,35 @@ def met_in_simulation(asked: AskedFleet, answer: FleetAnswer, seed: int) -> list
             )
         if sure < asked.scenario.slo.confidence - 0.005:
             found.append(Broken("confidence", f"{called(plan)} is printed and only {sure:.0%} sure"))
-        if not plan.has_pools and 0.02 < sure < 0.98:
-            found += _certainty(asked, plan, seed)
+        chances = plan.target_probabilities.values()
+        if chances and not sum(chances) - len(chances) + 1.0 - 1e-9 <= sure <= min(chances) + 1e-9:
+            found.append(Broken("chances", f"{called(plan)}: all targets {sure:.3f}, each {[*chances]}"))
+        if not plan.has_pools:
+            for target in asked.scenario.slo.targets:
+                if 0.02 < plan.target_probabilities[target.key] < 0.98:
+                    found += _certainty(asked, plan, seed, target)
     return found
 
 
-def _certainty(asked: AskedFleet, plan: Plan, seed: int) -> list[Broken]:
-    slowness = next(
-        screened.slowness
-        for screened in search(asked.question).candidates
-        if screened.layout == plan.single.layout
-    )
-    sure = plan.slo_met_probability
+def _certainty(asked: AskedFleet, plan: Plan, seed: int, target: Target) -> list[Broken]:
+    """Hold that one target is met by replicas as slow as its probability says, and missed by slower ones."""
+    trial = trial_of(asked.question, plan.single.layout, terms_of(asked))
+    assert not isinstance(trial, Reason)
+    slowness, sure = trial.slowness_of(target), plan.target_probabilities[target.key]
     slowest = slowness.quantile(sure)
     low = slowest / SLOW_NOISE
     high = max(slowest * SLOW_NOISE, slowness.quantile(min(sure + UNSURE, 0.99)))
     found = []
-    held, which = least_excess(asked, plan, (seed + 3000, seed + 4000), low)
+    held, which = least_excess(asked, plan, (seed + 3000, seed + 4000), low, alone=target.key)
     if held > NOISE:
         found.append(
-            Broken("certainty", f"{called(plan)}: {which} is {held:.2f} at slowness {low:.2f}, and {plan.slo_met_probability:.0%} are sure of {slowest:.2f}")
+            Broken("certainty", f"{called(plan)}: {which} is {held:.2f} at slowness {low:.2f}, and {sure:.0%} are sure of {slowest:.2f}")
         )  # fmt: skip
-    missed, which = excess(asked, plan, seed + 3000, high)
+    missed, which = excess(asked, plan, seed + 3000, high, alone=target.key)
     if missed <= 1.0 / NOISE:
-        missed, which = max((missed, which), excess(asked, plan, seed + 4000, high))
+        missed, which = max((missed, which), excess(asked, plan, seed + 4000, high, alone=target.key))
     if missed <= 1.0 / NOISE:
-        longer = excess(asked, plan, seed + 3000, high, lengthened=LENGTHENED)
+        longer = excess(asked, plan, seed + 3000, high, lengthened=LENGTHENED, alone=target.key)
         missed, which = max((missed, which), longer)
     if missed <= 1.0 / NOISE:
         found.append(

@@ -163,15 +163,16 @@ class Brute:
     def slower(self, candidates, size):
         """Return how slow the replicas of a pool may be, by the step times of their layout."""
         layout = candidates[size]
-        network, targets = self.question.networks[layout.layout.weight_format], self.question.slo.targets
-        spread = self.question.slowness(targets, network, layout.usual_step_s, layout.layout.device)
-        return spread.quantile(self.question.slo.confidence)
+        network = self.question.networks[layout.layout.weight_format]
+        spread = self.question.joint_slowness(network, layout.usual_step_s, layout.layout.device)
+        return spread.equally(self.question.slo.confidence)
 
     def enough(self, sizes, pair, headroom):
         """Return whether a pair of these tensor-parallel sizes meets all targets."""
         if (sizes, pair) not in self._enough:
             joint = self.cache.joint(self.question, *(self.replicas[size] for size in sizes), self.pools.link)
-            slower = Paces(*map(self.slower, self.candidates, sizes))
+            pools = list(map(self.slower, self.candidates, sizes))
+            slower = {name: Paces(*(pool[name] for pool in pools)) for name in pools[0]}
             self._enough[sizes, pair] = not joint.lacking(pair, demanded_of(headroom, slower))
         return self._enough[sizes, pair]
 
@@ -232,7 +233,7 @@ def large_pools(sizes, first_ms, one_usd):
 
 def test_more_gpus_are_planned_where_their_machines_cost_less():
     """Prefill takes replicas of one GPU, each a machine at $1.70 per hour, or three of two GPUs in a machine of eight at $16."""
-    few, many = (large_pools(sizes, 620, 1.7) for sizes in ("[2, 4]", "[1, 2, 4]"))
+    few, many = (large_pools(sizes, 680, 1.7) for sizes in ("[2, 4]", "[1, 2, 4]"))
     assert few[1:] == (32.0, [(2, 3), (4, 1)])
     gpus, usd, [(one, prefill), (four, decode)] = many
     assert (one, four, gpus) == (1, 4, prefill + 4 * decode)

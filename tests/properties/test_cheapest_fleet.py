@@ -209,14 +209,14 @@ def test_replicas_are_as_many_as_needed_and_not_one_more(text, few):
     best = found.cheapest(question.slo.confidence)
     assume(best is not None)
     trial = best.trial
-    factors = (1.0, trial.candidate.slowness.quantile(question.slo.confidence))
 
     def carries(replicas):
         if trial.demand.users:
-            return all(trial.meets(replicas, factor, trial.limits) for factor in factors)
-        share = regularity_class(best.busy, trial.classes)
-        limit = min(trial.limit(share, factor, trial.limits) for factor in factors)
-        return limit * replicas >= trial.total_rate * (1 - 1e-9)
+            held = trial.meets(replicas, 1.0, trial.limits)
+        else:
+            limit = trial.limit(regularity_class(best.busy, trial.classes), 1.0, trial.limits)
+            held = limit * replicas >= trial.total_rate * (1 - 1e-9)
+        return held and trial.probability(replicas) >= question.slo.confidence
 
     assert carries(best.busy)
     if best.busy not in trial.classes:  # with one fewer than these, arrivals are less regular
@@ -286,7 +286,7 @@ def test_a_short_run_bounds_the_rate_of_a_full_one(text, pick):
     assume(found)
     candidate = found[pick % len(found)]
     trial = Trial(candidate, question, {})
-    for slowness in (1.0, candidate.slowness.quantile(question.slo.confidence)):
+    for slowness in (1.0, *candidate.slowness.each(question.slo.confidence).values()):
         assert trial.limit(16, slowness, trial.limits) <= trial.rate_bound(slowness, trial.limits)
 
 
@@ -366,7 +366,7 @@ fleet: {hardware: [b200], tensor_parallel: [1], pipeline_parallel: 1}
 """
     question = replace(question_of(text), requests=15_000)
     trial = Trial(search(question).candidates[0], question, {})
-    slower, total = trial.candidate.slowness.quantile(0.95), trial.total_rate
+    slower, total = trial.candidate.slowness.each(0.95)["ttft"], trial.total_rate
     needed = trial.replicas_for(total, slower, trial.limits)
     assert needed > 30
     assert trial.may_be_enough(total, slower, trial.limits, needed, short=True)

@@ -29,7 +29,7 @@ from capplan.scenario.scenario import scenario_from
 from capplan.workload.request_class import Target
 
 ASKED = ("llama", "fp8", "1000", "1000")
-USUAL = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4), 36, 22, False)
+USUAL = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4, 0.5), 36, 22, False)
 
 
 def run(name, tpot, predicted_tpot, tokens, predicted_tokens, plan="h100", asked=ASKED):

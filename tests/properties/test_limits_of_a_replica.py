@@ -38,7 +38,7 @@ class Formula(Trial):
     def __init__(self, ceiling, capacity, users=0, found=0.9):
         self.rate_ceiling, self.capacity, self.classes = ceiling, capacity, tuple(capacity)
         self.demand, self.found, self.runs = SimpleNamespace(users=users), found, set()
-        self.candidate = SimpleNamespace(slowness=SimpleNamespace(quantile=lambda _confidence: 1.2))
+        self.candidate = SimpleNamespace(slowness=SimpleNamespace(each=lambda _confidence: {"tpot": 1.2}))
         self.question = SimpleNamespace(slo=SimpleNamespace(confidence=0.8))
 
     def at(self, rate_per_s, replicas, slowness=1.0, **_how):

@@ -533,8 +533,7 @@ class Trial(SimulatedLayout):
 
         least, top = base - 2 * STEPS_PER_DOUBLING, base + 3 * STEPS_PER_DOUBLING
         if self.demand.users:
-            each = self.candidate.slowness.each(self.question.slo.confidence)
-            likely = min(each[name] for name in limits_by_latency(limits))
+            likely = min(self.candidate.slowness.each(self.question.slo.confidence).values())
             first = base + round(STEPS_PER_DOUBLING * log2(likely))
             low, high = last_that_meets(lambda step: excess(step, limits), least, top, first)
         else:  # the loads that `limit` tries, some of which it has
