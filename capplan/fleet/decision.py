@@ -200,11 +200,14 @@ def _limited(name: str, trials: Search) -> str:
 
 def _fewest_gpus(name: str, trials: Search) -> int | None:
     """Return the fewest GPUs of a device that meet the targets without a limit on their number; None if none do."""
-    free = replace(trials.terms, prices={}, max_devices=None, max_usd_per_hour=None)
-    alone = Search(trials.question, trials.of(name), free, trials.cache)
-    found = alone.best_of(name, trials.question.slo.confidence, Counter())
-    sure = None if found is None else confirmed(found, free)
-    return None if sure is None else trials.terms.gpus(sure.sized.layout, sure.sized.busy)
+    by_cost = replace(trials.terms, max_devices=None, max_usd_per_hour=None)
+    counts = []
+    for free in (by_cost, replace(by_cost, prices={})):  # the fewest may have more spares than the cheapest
+        alone = Search(trials.question, trials.of(name), free, trials.cache)
+        found = alone.best_of(name, trials.question.slo.confidence, Counter())
+        sure = None if found is None else confirmed(found, free)
+        counts += [] if sure is None else [trials.terms.gpus(sure.sized.layout, sure.sized.busy)]
+    return min(counts, default=None)
 
 
 def _missed(trial: Trial, trials: Search) -> Uneconomical | None:

@@ -417,7 +417,7 @@ model: meta-llama/Llama-3.1-70B-Instruct
 weight_dtype: fp8
 kv_dtype: fp8
 traffic: [{name: agent, request_rate: 9 req/s, input_tokens: {mean: 1500, p95: 3000}, output_tokens: {mean: 250, p95: 600}}]
-slo: {ttft_p95: 690 ms, tpot_p95: 20 ms}
+slo: {ttft_p95: 760 ms, tpot_p95: 20 ms}
 fleet: {hardware: [h100-sxm], tensor_parallel: [1, 2, 4, 8], pipeline_parallel: 1, disaggregation: only, kv_link: infiniband-ndr}
 """
 

@@ -31,7 +31,7 @@ fleet: {{hardware: {hardware}}}
 """
 V3, OSS = "deepseek-ai/DeepSeek-V3", "openai/gpt-oss-120b"
 CASES = {
-    "pools cost a fraction": (V3, 20, 1500, 3000, 50, 80, "[h200-sxm]"),
+    "pools cost a fraction": (V3, 20, 1500, 3000, 30, 80, "[h200-sxm]"),
     "pools cost more": (V3, 1, 1500, 3000, 60, 80, "[h200-sxm]"),
     "a strict target": (OSS, 40, 3000, 9000, 15, 80, "[h100-sxm]"),
     "two devices": (OSS, 10, 1000, 2000, 30, 90, "[h100-sxm, h200-sxm]"),

@@ -23,7 +23,7 @@ SCENARIO = """name: apart
 model: llama-3.1-8b
 max_num_seqs: 128
 traffic:
-  - {name: chat, request_rate: 8 req/s, input_tokens: {mean: 3000, p95: 6000}, output_tokens: {mean: 120, p95: 300}, daily_curve: office}
+  - {name: chat, request_rate: 12 req/s, input_tokens: {mean: 3000, p95: 6000}, output_tokens: {mean: 120, p95: 300}, daily_curve: office}
 slo: {ttft_p95: 900 ms, tpot_p95: 15 ms}
 fleet:
   {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1, spare_replicas: 1, disaggregation: only, kv_link: ethernet-100g}

@@ -42,15 +42,15 @@ def folder(tmp_path, made):
 def made(tmp_path_factory):
     here = tmp_path_factory.mktemp("made")
     written_to(here / "day.csv", TRACE)
-    return fleet_plan(written_to(here / "small.yaml", SCENARIO), "--set", "slo.tpot_p95=28 ms").parent
+    return fleet_plan(written_to(here / "small.yaml", SCENARIO), "--set", "slo.tpot_p95=24 ms").parent
 
 
 @pytest.mark.long
 def test_a_plan_file_holds_what_it_was_made_from(folder):
     file = read_plan_file(folder / "plan.json")
     inputs, chosen = file.inputs, file.result["chosen"]
-    assert inputs.content["slo"] == {"ttft_p95": "600 ms", "tpot_p95": "28 ms"}
-    assert inputs.targets == {"ttft_p95": 0.6, "tpot_p95": 0.028}
+    assert inputs.content["slo"] == {"ttft_p95": "600 ms", "tpot_p95": "24 ms"}
+    assert inputs.targets == {"ttft_p95": 0.6, "tpot_p95": 0.024}
     assert inputs.budget_usd_per_month == 90_000
     assert inputs.request_rate == pytest.approx(62.0, rel=1e-3)
     assert [(item.key, item.path) for item in inputs.files] == [("traffic[1].trace", str(folder / "day.csv"))]
