@@ -334,14 +334,14 @@ class Search:
         return SIMULATED if best is None else DEARER
 
     def as_many(self, fleet: Sized, confidence: float) -> list[Sized]:
-        """Return all layouts of a device known to cost as much as its best: `best_of` has sized every one of them."""
+        """Return all layouts of a device known to cost as much as its best with as many GPUs: `best_of` has sized every one of them."""
         priced = self.terms.priced(fleet.hardware)
         cost = self._cost(fleet, priced=priced)
         return [
             other
             for (_, sure), other in self._sizes.items()
             if sure == confidence
-            and other.hardware == fleet.hardware
+            and (other.hardware, other.gpus) == (fleet.hardware, fleet.gpus)
             and abs(self._cost(other, priced=priced) - cost) <= 1e-9 * cost
         ]
 
