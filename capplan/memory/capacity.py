@@ -18,7 +18,7 @@ from capplan.memory.pool import (
     split_capacity,
     summed_capacity,
 )
-from capplan.model.network import Mixer, Network
+from capplan.model.network import Mixer, Network, layer_counts
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
 
@@ -200,6 +200,14 @@ def _held_kinds(kinds: list[CacheKind], network: Network, layer_share: Number) -
     ]
 
 
+def starts_with_states(network: Network, profile: EngineProfile) -> bool:
+    """Return whether an engine starts a model only with as many sequences as its pool has blocks for their states; see `state_blocks`."""
+    if not profile.memory.blocks_bound_sequences or compressed_layers(network):
+        return False
+    mixers = (mixer for layer, _ in layer_counts(network) for mixer in layer.mixers)
+    return any(mixer.description.state_parts for mixer in mixers)
+
+
 def state_blocks(
     kv_bytes_available: Number, network: Network, launch: Launch, profile: EngineProfile, layer_share: Number
 ) -> Number:
@@ -236,13 +244,10 @@ def state_blocks(
     ----------
     vLLM pull request 38270: https://github.com/vllm-project/vllm/pull/38270.
     """
-    rules = profile.memory
-    if not rules.blocks_bound_sequences or compressed_layers(network):
+    if not starts_with_states(network, profile):
         return np.inf
-    element = FORMATS[network.activation_format].bytes_per_element
+    rules, element = profile.memory, FORMATS[network.activation_format].bytes_per_element
     kinds = cache_kinds(network, launch.tensor, launch.kv_bytes_per_element, element, rules.recurrent_format)
-    if all(kind.kind != "state" for kind in kinds):
-        return np.inf
     layout = grouped_layout(
         kinds, launch.block_tokens, launch.max_model_len, launch.max_num_batched_tokens, layer_share
     )

@@ -125,9 +125,10 @@ def mixed(asked: AskedFleet, answer: FleetAnswer, by: MixBy) -> Mix | NoMix:
         return NoMix("the requests cannot be divided", 0, skipped)
     terms = terms_of(asked)
     best: tuple[float, tuple[Sized, ...], Division] | None = None
-    for tried, most in ((list(divisions), LOOSER * single), (list(shares), single)):
+    for tried, looser in ((list(divisions), LOOSER), (list(shares), 1.0)):
+        least = single if best is None else best[0]
         for _ in range(FIRST_DIVISIONS):
-            found = cheapest_division(tried, fleets.costs, most)
+            found = cheapest_division(tried, fleets.costs, looser * least)
             if found is None:
                 break
             division, fitting = found

@@ -20,7 +20,12 @@ from capplan.hardware.device import (
     not_measured,
     padded_inputs_multiple,
 )
-from capplan.memory.capacity import reserved_bytes_per_sequence, stage_shares, token_capacity
+from capplan.memory.capacity import (
+    reserved_bytes_per_sequence,
+    stage_shares,
+    starts_with_states,
+    token_capacity,
+)
 from capplan.memory.launch import Launch, default_memory_fractions, engine_launch
 from capplan.memory.plan import MemoryPlan, memory_plan
 from capplan.model.network import Network, layer_counts
@@ -59,7 +64,6 @@ from capplan.replica.tables import (
     with_plan,
 )
 from capplan.serving.steady_state import (
-    Flags,
     Lengths,
     StepFunction,
     mean_context_tokens,
@@ -218,11 +222,6 @@ class Plans:
         """Token budget per step of each whole replica."""
         return np.array([float(scheduling.max_num_batched_tokens) for scheduling in self.schedulings])
 
-    @property
-    def asynchronous(self) -> Flags:
-        """Return whether each plan's engine plans a step while the one before it runs."""
-        return np.array([scheduling.asynchronous for scheduling in self.schedulings])
-
 
 @dataclass(frozen=True, slots=True)
 class PlansTables:
@@ -380,7 +379,7 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
         holds_embedding=np.array([float(spec.device.architecture == HOST) for spec in specs]),
         one_sided=np.array([float(kernel == "nvlink_one_sided") for kernel in kernels]),
     )
-    if lowered:
+    if lowered and starts_with_states(first.network, first.profile):
         blocks = np.broadcast_to(memory_plan(first.network, launch, first.profile).state_blocks, len(specs))
         schedulings = [
             one

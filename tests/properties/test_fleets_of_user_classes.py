@@ -11,14 +11,12 @@ from capplan.fleet.load.session_load import peak_stream
 from capplan.fleet.search import layouts as screening
 from capplan.fleet.search.cheapest import Search, Terms, busy_replicas
 from capplan.fleet.search.layouts import search
-from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states
+from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states_of
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import simulated_fleet
 from capplan.money.order import NO_LOSS
 from capplan.questions.fleet import asked_fleet
 from capplan.readers.yaml_file import parse_yaml
-from capplan.replica.plans import plans_of
-from capplan.replica.tables import table_of_plans
 from capplan.scenario.scenario import scenario_from
 from tests.shipped import price_by_hand
 
@@ -92,10 +90,7 @@ def test_the_closed_form_knows_the_response_of_each_class(classes) -> None:
     best = cheapest(question)
     trial, share = best.trial, 1.0 / best.busy
     seen = trial.at(trial.total_rate * share, best.busy)
-    tokens = np.array([float(trial.replica.kv_blocks * trial.replica.scheduling.block_tokens)])
-    state = steady_states(
-        plans_of([trial.replica.spec]), table_of_plans(trial.replica.table), tokens, trial.demand
-    )
+    state = steady_states_of([trial.replica], trial.demand)
     at = int(np.argmin(np.abs(carried_shares(state, trial.demand)[0] - share)))
     assert state.requests_per_s[0, at] == pytest.approx(seen.requests_per_s, rel=0.15)
     found = [float(response[0, at]) for response in class_responses_s(state, trial.demand)]

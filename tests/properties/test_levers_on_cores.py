@@ -59,6 +59,20 @@ class KilledElsewhere:
         return os._exit, (1,)
 
 
+class PlaceOfWork:
+    """The process that a task is done in."""
+
+    def __call__(self, seconds):
+        time.sleep(seconds)
+        return os.getpid()
+
+
+def test_the_process_that_asks_works_too(at_once):
+    done = {place for _, place in results_of(PlaceOfWork(), [2.0] * 6, 2)}
+    assert len(done) == 2
+    assert os.getpid() in done
+
+
 def test_what_a_killed_process_had_is_done_here(at_once):
     assert sorted(results_of(KilledElsewhere(), TASKS, 2)) == DONE
     assert not active_children()
@@ -96,6 +110,9 @@ cores.ALONE_S = -1.0
 
 class Work:
     pickled = 0
+
+    def __call__(self, seconds):
+        time.sleep(60.0)
 
     def __reduce__(self):
         Work.pickled += 1

@@ -263,9 +263,10 @@ def _contenders(
         evaluated += sum(side.evaluated for side in sides)
         least = min(least, sum(side.least_usd for side in sides))
         prefill, decode = sides
-        decode.find_least(prefill.left_of(most))  # mostly costs more, and what it leaves bounds the other
-        prefill.size(decode.left_of(most))
-        decode.size(prefill.left_of(most))
+        other, dearer = sorted(sides, key=lambda side: side.least_usd)
+        dearer.find_least(other.left_of(most))  # what it leaves bounds the other
+        other.size(dearer.left_of(most))
+        dearer.size(other.left_of(most))
         near = [
             side.near(other.left_of(most), None if limits is None else limits[place])
             for place, (side, other) in enumerate(((prefill, decode), (decode, prefill)))

@@ -20,6 +20,7 @@ from capplan.fleet.search.steady_plans import (
     LOADS,
     carried_shares,
     steady_states,
+    steady_states_of,
     usual_batches,
     usual_states,
     usual_step_s,
@@ -41,7 +42,6 @@ from capplan.replica.plans import (
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan, best_plan, drafting_replica
-from capplan.replica.tables import table_of_plans
 from capplan.serving.steady_state import SteadyState, prompts_fit_a_step
 from capplan.workload.request_class import Slo, Target
 
@@ -137,9 +137,12 @@ def search(question: Question, built: Built | None = None) -> SearchResult:
         evaluated += LOADS * (len(legal) + sum(illegal.values()))
         part = _Part(question, network, kv_format, built)
         legal = part.with_speed(legal, rejected)
-        held, kept_memory = part.that_fit(legal, rejected)
+        if not legal:
+            continue
+        plans = part.plans(legal)
+        held, kept_memory = part.that_fit(legal, plans, rejected)
         if is_large_mixture(network):
-            smaller, smaller_memory = part.with_smaller_steps(legal, held, kept_memory)
+            smaller, smaller_memory = part.with_smaller_steps(legal, plans, held, kept_memory)
             held, kept_memory = [*held, *smaller], np.concatenate((kept_memory, smaller_memory))
             evaluated += LOADS * len(smaller)
         if held:
@@ -190,11 +193,10 @@ class _Part:
                 rejected[layout.device.name, Reason(Refusal.SPEED, words)] += LOADS
         return [layout for layout in legal if layout.device.name not in errors]
 
-    def that_fit(self, legal: list[Layout], rejected: Rejections) -> tuple[list[Layout], Array]:
-        """Return the layouts that fit in memory, and the KV-cache capacity of their replicas in tokens."""
-        if not legal:
-            return [], np.zeros(0)
-        plans = self.plans(legal)
+    def that_fit(
+        self, legal: Sequence[Layout], plans: Plans, rejected: Rejections
+    ) -> tuple[list[Layout], Array]:
+        """Return the layouts whose plans fit in memory, and the KV-cache capacity of their replicas in tokens."""
         memory = plans_memory(plans)
         codes = memory.limit_codes
         for layout, code in zip(legal, codes, strict=True):
@@ -206,7 +208,7 @@ class _Part:
         return kept, tokens[codes == 0]
 
     def with_smaller_steps(
-        self, legal: Sequence[Layout], held: Sequence[Layout], held_tokens: Array
+        self, legal: Sequence[Layout], plans: Plans, held: Sequence[Layout], held_tokens: Array
     ) -> tuple[list[Layout], Array]:
         """Return layouts whose steps take fewer tokens than the engine's default, where that pays, and the KV-cache capacity of their replicas.
 
@@ -217,15 +219,15 @@ class _Part:
 
         Parameters
         ----------
-        legal : layouts with the steps of the engine
+        legal, plans : layouts with the steps of the engine, and their plans
         held : those that fit
         held_tokens : [tokens]
             cache of those
         """
-        if self.question.max_num_batched_tokens is not None or not legal:
+        if self.question.max_num_batched_tokens is not None:
             return [], np.zeros(0)
         smaller = []
-        for layout, engine in zip(legal, started_schedulings(self.plans(legal)), strict=True):
+        for layout, engine in zip(legal, started_schedulings(plans), strict=True):
             steps = (engine.max_num_batched_tokens // divisor for divisor in STEP_DIVISORS)
             if engine.chunked and engine.policy == "mixed":
                 smaller += [
@@ -233,7 +235,9 @@ class _Part:
                     for step in steps
                     if step >= engine.max_num_seqs
                 ]
-        fitting, tokens = self.that_fit(smaller, Counter())
+        if not smaller:
+            return [], np.zeros(0)
+        fitting, tokens = self.that_fit(smaller, self.plans(smaller), Counter())
         known = {
             (layout.device.name, layout.sharding): cache
             for layout, cache in zip(held, held_tokens.tolist(), strict=True)
@@ -296,8 +300,9 @@ class _Part:
         plans = self.plans(layouts)
         table, rates = self.built.times.together(plans)
         labels = [each.label for each in rates]
-        state = steady_states(plans, table, cache_tokens, self.question.demand)
-        usual = usual_states(plans, table, cache_tokens, self.question.demand, state)
+        engines = plans.specs[0].profile, plans.schedulings, table, cache_tokens, self.question.demand
+        state = steady_states(*engines)
+        usual = usual_states(*engines, state)
         batches = usual_batches(usual, self.question.demand)
         if self.question.drafting is None:
             states = (state, cache_tokens, plans.max_num_batched_tokens)
@@ -329,9 +334,8 @@ class _Part:
             rejected[layout.device.name, Reason(Refusal.SPECULATION, words)] += LOADS
             return [], []
         tokens = np.array([float(replica.kv_blocks * replica.scheduling.block_tokens)])
-        plans = plans_of([spec])
-        state = steady_states(plans, table_of_plans(replica.table), tokens, question.demand, replica)
-        states = (state, tokens, plans.max_num_batched_tokens)
+        state = steady_states_of([replica], question.demand, replica)
+        states = (state, tokens, np.array([float(replica.scheduling.max_num_batched_tokens)]))
         sized, near = self._chosen([layout], [replica.label], *states, rejected, [usual_s], [batch])
         return [replace(candidate, speculating=replica) for candidate in sized], near
 

@@ -8,8 +8,11 @@ from math import ceil, floor, log2
 
 STEPS_PER_DOUBLING = 32
 """Steps of the scale of loads: 2.2 % each, about the uncertainty of a run."""
-FIRST_STRIDE = 2 * STEPS_PER_DOUBLING
-"""The search first goes down by factors of four until the targets hold: most limits exceed a quarter of the largest rate."""
+FIRST_STEP_DOWN, FIRST_STRIDE = STEPS_PER_DOUBLING, STEPS_PER_DOUBLING // 2
+"""The search begins at half of the largest rate, and goes down by factors of 1.4 until the targets hold.
+
+A run at a load that is far too high ends early, so going down from there costs less than one run at a load far below the limit.
+"""
 REGULARITY = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Classes of replica counts, each twice the next: arrivals at each replica are as regular as behind a router with the least count of its class."""
 REGULARITY_OF_BURSTS = tuple(

@@ -417,10 +417,10 @@ class SimulatedLayout:
         """
         key = replicas, slowness, traffic_ratio
         if key not in self._samples:
-            self.fleet(replicas, slowness, traffic_ratio)
             share = traffic_ratio / replicas
             demand = self.demand
             if demand.has_sessions:
+                self.fleet(replicas, slowness, traffic_ratio)  # which settles the hits
                 demand = self._settled_demands[float(f"{share:.9g}"), slowness]
             runs: list[tuple[Seen, float]] = []
             if demand.users:

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from capplan.engine.profile import EngineProfile, Scheduling
 from capplan.fleet.load.demand import Demand
 from capplan.numbers import Array, Spread
-from capplan.replica.plans import Plans, plans_of, plans_step_function
+from capplan.replica.plans import plans_step_function
 from capplan.replica.replica import Replica
 from capplan.replica.tables import stacked_tables, tables_of_plans
 from capplan.serving.steady_state import (
@@ -30,9 +31,16 @@ MIXTURES = 8
 
 
 def steady_states(
-    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, speculating: Replica | None = None
+    profile: EngineProfile,
+    schedulings: Sequence[Scheduling],
+    table: StepTable,
+    cache_tokens: Array,
+    demand: Demand,
+    speculating: Replica | None = None,
 ) -> SteadyState:
     """Return the steady state of one replica of each plan at LOADS loads, up to as many sequences as its KV cache holds.
+
+    All plans have one engine; each has a scheduling, that of its whole replica, a row of the table and its cache.
 
     Where replicas speculate, the steps of the table are rounds, of which a request needs fewer than it has tokens.
 
@@ -40,12 +48,12 @@ def steady_states(
     to. The states are computed for several mixtures, and each plan and load gets the one whose responses are closest to
     the responses that the mixture was made with.
     """
-    first = _of_mixture(plans, table, cache_tokens, demand, speculating)
+    first = _of_mixture(profile, schedulings, table, cache_tokens, demand, speculating)
     if not demand.mix_depends_on_responses:
         return first
     assumed = _typical_responses(first, demand)
     mixtures = replace(demand, lengths=demand.lengths_at(assumed))
-    states = _of_mixture(plans, table, cache_tokens, mixtures, speculating, times=MIXTURES)
+    states = _of_mixture(profile, schedulings, table, cache_tokens, mixtures, speculating, times=MIXTURES)
     errors = sum(
         np.square(np.log(own / s)) for own, s in zip(class_responses_s(states, demand), assumed, strict=True)
     )
@@ -57,11 +65,9 @@ def steady_states_of(
 ) -> SteadyState:
     """Return the steady states of replicas of one network and engine whose step times have the same knots; see `steady_states`."""
     tokens = np.array([float(each.kv_blocks * each.scheduling.block_tokens) for each in replicas])
-    plans, table = (
-        plans_of([each.spec for each in replicas]),
-        stacked_tables([each.table for each in replicas]),
-    )
-    return steady_states(plans, table, tokens, demand, speculating)
+    profile, schedulings = replicas[0].spec.profile, [each.scheduling for each in replicas]
+    table = stacked_tables([each.table for each in replicas])
+    return steady_states(profile, schedulings, table, tokens, demand, speculating)
 
 
 def state_of_plan(states: SteadyState, plan: int) -> SteadyState:
@@ -132,7 +138,8 @@ def class_responses_s(state: SteadyState, demand: Demand) -> list[Array]:
 
 
 def _of_mixture(
-    plans: Plans,
+    profile: EngineProfile,
+    schedulings: Sequence[Scheduling],
     table: StepTable,
     cache_tokens: Array,
     demand: Demand,
@@ -142,12 +149,15 @@ def _of_mixture(
     """Return the states of all plans, several times over where the lengths of the demand are those of as many mixtures."""
     rows = np.tile(np.arange(cache_tokens.size), times)
     tables, cache = tables_of_plans(table, rows), cache_tokens[rows, None]
-    lengths, budget = demand.lengths, plans.max_num_batched_tokens[rows, None]
+    seats, budget, asynchronous = (
+        np.array([float(getattr(each, name)) for each in schedulings])[rows, None]
+        for name in ("max_num_seqs", "max_num_batched_tokens", "asynchronous")
+    )
+    lengths = demand.lengths
     if speculating is not None:
         return _of_rounds(tables, cache, budget, demand, speculating)
     per_sequence = lengths.input_tokens + lengths.output_tokens
-    most = np.maximum(np.minimum(plans.max_num_seqs[rows, None], cache / per_sequence), 1.0)
-    profile = plans.specs[0].profile
+    most = np.maximum(np.minimum(seats, cache / per_sequence), 1.0)
     return screened(
         plans_step_function(tables, lengths, budget),
         lengths,
@@ -156,7 +166,7 @@ def _of_mixture(
             budget,
             prefill_first=profile.policy == "prefill_first",
             request_s=profile.host.handling_s(lengths.input_tokens) + demand.load_s,
-            asynchronous=plans.asynchronous[rows, None],
+            asynchronous=asynchronous > 0.0,
         ),
         LOAD_GRID[None, :] * _fullest(most, budget, lengths),
     )
@@ -203,7 +213,12 @@ def carried_shares(state: SteadyState, demand: Demand, response_s: ResponseTimes
 
 
 def usual_states(
-    plans: Plans, table: StepTable, cache_tokens: Array, demand: Demand, state: SteadyState
+    profile: EngineProfile,
+    schedulings: Sequence[Scheduling],
+    table: StepTable,
+    cache_tokens: Array,
+    demand: Demand,
+    state: SteadyState,
 ) -> SteadyState:
     """Return the states with the mixture of the lightest load at all loads.
 
@@ -212,7 +227,8 @@ def usual_states(
     if not demand.mix_depends_on_responses:
         return state
     light = [response[:, :1] for response in class_responses_s(state, demand)]
-    return _of_mixture(plans, table, cache_tokens, replace(demand, lengths=demand.lengths_at(light)), None)
+    at_light = replace(demand, lengths=demand.lengths_at(light))
+    return _of_mixture(profile, schedulings, table, cache_tokens, at_light, None)
 
 
 def _half_loaded(state: SteadyState) -> NDArray[np.int_]:

@@ -10,6 +10,7 @@ from math import ceil, floor, inf, log, log2, nextafter
 from capplan.accuracy.slowness import Latency, Slowness, by_latency
 from capplan.fleet.search.layouts import target_values
 from capplan.fleet.search.load_scale import (
+    FIRST_STEP_DOWN,
     FIRST_STRIDE,
     LIKELY_STRIDES,
     MANY_REPLICAS,
@@ -86,7 +87,7 @@ class Trial(SimulatedLayout):
         likely : step near which users' largest load is looked for; None: that of the closed form, or of short runs
         """
         least, top = self.scale
-        first, stride, growth = max((least + top) // 2, top - FIRST_STRIDE), FIRST_STRIDE, 1
+        first, stride, growth = max((least + top) // 2, top - FIRST_STEP_DOWN), FIRST_STRIDE, 1
         if self.demand.users:
             if likely is None:
                 near = self._screened_step if short else self._short_step
@@ -538,7 +539,7 @@ class Trial(SimulatedLayout):
             low, high = last_that_meets(lambda step: excess(step, limits), least, top, first)
         else:  # the loads that `limit` tries, some of which it has
             low, top = min(least, self.scale[0]), max(base + 2, self.scale[1])
-            first = max((low + top) // 2, top - FIRST_STRIDE)
+            first = max((low + top) // 2, top - FIRST_STEP_DOWN)
             low, high = last_that_holds(
                 lambda step: step <= least or excess(step, limits) <= 1.0, low, top, first, FIRST_STRIDE
             )

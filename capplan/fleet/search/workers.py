@@ -3,7 +3,7 @@
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -76,13 +76,13 @@ class Processes:
         self._pool.shutdown(cancel_futures=True)
 
     def finished(
-        self, compute: Callable[[Task], Result], points: Sequence[Task]
+        self, compute: Callable[[Task], Result], points: Sequence[Task], *, here: bool = False
     ) -> Iterator[tuple[Task, Result]]:
-        """Yield every point with its row as it is finished."""
+        """Yield every point with its row as it is finished; with `here` this process computes too, and takes the last points first."""
         left = list(points)
         while left:
             done = set()
-            for place, row in self._until_one_is_lost(compute, left):
+            for place, row in self._until_one_is_lost(compute, left, here=here):
                 done.add(place)
                 yield left[place], row
             left = [point for place, point in enumerate(left) if place not in done]
@@ -90,7 +90,7 @@ class Processes:
                 self._replace(len(left))
 
     def _until_one_is_lost(
-        self, compute: Callable[[Task], Result], points: Sequence[Task]
+        self, compute: Callable[[Task], Result], points: Sequence[Task], *, here: bool
     ) -> Iterator[tuple[int, Result]]:
         """Yield places of points with their rows; those that a lost process had, and all after them, are missing."""
         futures: dict[Future[Result], int] = {}
@@ -101,9 +101,12 @@ class Processes:
         except BrokenProcessPool:
             pass  # those that were taken are looked at all the same
         try:
-            for future in as_completed(futures):
-                if not isinstance(future.exception(), BrokenProcessPool):
-                    yield futures[future], future.result()
+            for future in reversed(list(futures) if here else []):
+                if future.cancel():  # no process has begun it
+                    place = futures.pop(future)
+                    yield place, compute(points[place])
+                    yield from _rows_of([other for other in futures if other.done()], futures)
+            yield from _rows_of(as_completed(list(futures)), futures)
         finally:
             for future in futures:
                 future.cancel()
@@ -121,6 +124,16 @@ class Processes:
             f"{open_points} points are given to new ones"
         )
         self._pool = self._new_pool()
+
+
+def _rows_of(
+    ended: Iterable[Future[Result]], futures: dict[Future[Result], int]
+) -> Iterator[tuple[int, Result]]:
+    """Yield the places of ended points with their rows, and take them from the futures; those that a lost process had are left out."""
+    for future in ended:
+        place = futures.pop(future)
+        if not isinstance(future.exception(), BrokenProcessPool):
+            yield place, future.result()
 
 
 class Cluster:

@@ -30,20 +30,22 @@ def results_of(
     cores: int,
     slow: Callable[[Task], bool] = lambda _: False,
 ) -> Iterator[tuple[int, Result]]:
-    """Yield the place of each task with its result, as it is done: here, or after ALONE_S by processes, as long as they last.
+    """Yield the place of each task with its result, as it is done: here, after ALONE_S with the help of processes, as long as they last.
 
     Tasks that are known to be slow come last here and first in the processes, so that none is left at the end while others wait for it.
+    What one task has found may shorten the next one only where both are done, so each process takes tasks from its own end.
     """
-    begun_s, left = time.monotonic(), dict(enumerate(tasks))
-    for place, task in sorted(left.items(), key=lambda item: slow(item[1])):
+    begun_s = time.monotonic()
+    left = dict(sorted(enumerate(tasks), key=lambda item: slow(item[1])))
+    for place, task in tuple(left.items()):
         if cores > 1 and len(left) > 1 and time.monotonic() - begun_s > ALONE_S:
             break
         yield place, work(task)
         del left[place]
     if left:
-        with suppress(LostWorkersError), processes(min(cores, len(left))) as pool:
-            slow_first = sorted(left.items(), key=lambda item: not slow(item[1]))
-            for (place, _), result in pool.finished(partial(_placed, work), slow_first):
+        with suppress(LostWorkersError), processes(min(cores, len(left)) - 1) as pool:
+            last_first = tuple(left.items())[::-1]
+            for (place, _), result in pool.finished(partial(_placed, work), last_first, here=True):
                 yield place, result
                 del left[place]
     for place, task in left.items():
