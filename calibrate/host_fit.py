@@ -82,7 +82,7 @@ much. SGLang's TTFT of DeepSeek-R1 on H200 they would take from 6 to over 60 %."
 SGLANG_LATENT_S = 6e-4
 """The same under SGLang, nothing for scaled products: median TTFT of DeepSeek-R1 (0.5.6; 219 runs on H200 and B200, fp8 and fp4) is 3 % too slow, 3
 and 7 % too fast. Its MLA expands latents by itself, without the passes that vLLM makes (`forward_mha.py`)."""
-EAGER_KINDS: Mapping[str, Mapping[str, float]] = {
+EAGER_KINDS: dict[str, dict[str, float]] = {
     "vllm": {"eager_latent_s": EAGER_LATENT_S, "eager_scaled_s": EAGER_SCALED_S},
     "sglang": {"eager_latent_s": SGLANG_LATENT_S},
 }

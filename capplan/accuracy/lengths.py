@@ -204,9 +204,9 @@ def mean_lengths(row: Mapping[str, str], kind: str, conversation: Conversation |
         tokens = float(context[1].replace(",", ""))
         note = Assumption(f"prompts of {tokens:,.0f} tokens, the mean context that the row states", "isl")
         return MeanLengths(tokens, output or 0.0, (note,) if kind == "prefill_only" else ())
-    if not row.get("isl") and (nominal := nominal_lengths(lengths)):
-        means = (drawn.mean() for drawn in sglang_lengths(*nominal, int(needed_number(row, "requests"))))
-        return MeanLengths(*map(float, means))
+    if not row.get("isl") and (drawn := nominal_lengths(lengths)):
+        prompts, answers = sglang_lengths(*drawn, int(needed_number(row, "requests")))
+        return MeanLengths(float(prompts.mean()), float(answers.mean()))
     if not row.get("isl"):
         return _back_solved(row, lengths)
     prompt = number_in(row, "isl")

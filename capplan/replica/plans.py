@@ -68,8 +68,8 @@ from capplan.serving.steady_state import (
 from capplan.serving.step_table import (
     StepTable,
     bracket,
-    prefill_attention_per_token_s,
     idle_ratio,
+    prefill_attention_per_token_s,
     prompt_micro_batch,
     turn_ratio,
 )

@@ -22,7 +22,7 @@ from capplan.numbers import Array, Number, distinct
 from capplan.operators.llamacpp import split_prompt_ratio
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
-from capplan.phases.token_work import head_costs
+from capplan.phases.token_work import head_costs, shared_costs
 from capplan.replica.offload import PartRates
 from capplan.serving.step_table import StepTable, decode_turn_s
 
@@ -246,9 +246,7 @@ def device_tables(
     costs = [_costs(sharding, knots, (micro, padded, packed), kv_bytes, part) for part in everywhere]
     decode, cache, mixed, prefill = (list(chain.from_iterable(kind)) for kind in zip(*costs, strict=True))
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
-    gathered = np.where(np.asarray(rates.prefill_exchange.used) > 0, 0.0, 1.0)
-    together = [cost for cost in mixed if cost.operator == "experts"]
-    together += [cost.times(gathered) for cost in mixed if cost.operator == "expert_exchange"]
+    together = shared_costs(mixed, rates.prefill_exchange)
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
         turn_s = decode_turn_s(time_s(decode), time_s(decode_head), largest, last, in_flight)
@@ -419,7 +417,15 @@ def ratio_at(size: Number, ratios: Ratios) -> Array:
     return np.asarray(np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times))))
 
 
-_BY_PLAN = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "shared_s", "launch_s", "prefill_attention_s")
+_BY_PLAN = (
+    "decode_s",
+    "head_s",
+    "decode_attention_s",
+    "mixed_s",
+    "shared_s",
+    "launch_s",
+    "prefill_attention_s",
+)
 _NUMBERS = ("stages", "stage_fraction", "groups")
 """Numbers of tables that differ from plan to plan."""
 
