@@ -57,7 +57,7 @@ cdef class FlatEngine(FlatSteps):
     cdef int look_up(self, Py_ssize_t row) except -1
     @cython.locals(place=cython.Py_ssize_t, row=cython.Py_ssize_t, new=cython.longlong)
     cdef long long plan_loaded(self, long long budget) except? -1
-    @cython.locals(sequences=cython.longlong, tokens=cython.longlong)
+    @cython.locals(sequences=cython.longlong, tokens=cython.longlong, prompts=cython.longlong)
     cdef bint waits(self) noexcept
     @cython.locals(used=cython.longlong, tokens=cython.longlong, commit=cython.longlong)
     cdef bint take_over(self, Py_ssize_t row) noexcept

@@ -342,7 +342,10 @@ class FlatEngine(FlatSteps):
         tokens = 0
         if self.hold.hold_tokens:
             tokens = sequences * self.query_tokens + self.waiting_tokens()
-        return self.hold.keeps(self.step, min(self.waiting, self.max_num_seqs - sequences), tokens)
+        prompts = self.waiting
+        if self.data_groups > 1:  # each group needs a prompt that has a seat
+            prompts = min(prompts, self.max_num_seqs - sequences)
+        return self.hold.keeps(self.step, prompts, tokens)
 
     def take_over(self, row: int) -> bool:
         """Let a request that was prefilled elsewhere decode, if its blocks and its next token fit; return whether they do."""

@@ -46,7 +46,7 @@ class Limits:
     asynchronous: Number | Flags = False
     """Whether the step after the running one is already planned when a request arrives."""
     groups: Number = 1.0
-    """Groups of data-parallel attention: those without a prompt decode beside the others, though the engine puts prompts first."""
+    """Groups of data-parallel attention: those without a prompt decode meanwhile, though the engine puts prompts first."""
 
 
 def mean_context_tokens(lengths: Lengths) -> Number:

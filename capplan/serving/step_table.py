@@ -366,7 +366,7 @@ def idle_ratio(groups: Number, prompts: Number) -> Number:
 
         r = g / min(max(m, 1), g)
 
-    A prompt is computed by one group, while groups without one wait for it: they meet in the experts of every layer.
+    A prompt is computed by one group, while groups without one wait for it: all meet in the experts of every layer.
 
     Parameters
     ----------
@@ -387,7 +387,7 @@ def idle_ratio(groups: Number, prompts: Number) -> Number:
 
     References
     ----------
-    vLLM, "Data Parallel Deployment" (each rank has its own requests, and ranks without any run empty steps beside the others):
+    vLLM, "Data Parallel Deployment" (each rank has its own requests, and ranks without any run empty steps):
     https://docs.vllm.ai/en/latest/serving/data_parallel_deployment.html; SGLang, `prepare_mlp_sync_batch`, srt/managers/scheduler.py.
     """
     ratio: Number = groups / np.minimum(np.maximum(prompts, 1.0), groups)
