@@ -55,12 +55,15 @@ FIRST: Era = ("engines of the first generation", "")
 TODAY: Era = ("engines of today", "")
 SECOND_VLLM = (("vllm", "0.8.0"), ("vllm", "0.11.1"), ("vllm", "0.19.0"))
 """Eras of vLLM's second engine."""
+FRONT_ENDS = (*SECOND_VLLM, ("sglang", "0.4.0"))
+"""Eras whose requests pass an HTTP server in Python and a tokenising process before the engine, and come back through one."""
 OWNERS: Mapping[str, Mapping[Era, Era]] = {
-    "request_s": dict.fromkeys(SECOND_VLLM, SECOND_VLLM[0]),
-    "prompt_token_s": dict.fromkeys(SECOND_VLLM, SECOND_VLLM[0]),
+    "request_s": dict.fromkeys(FRONT_ENDS, SECOND_VLLM[0]),
+    "prompt_token_s": dict.fromkeys(FRONT_ENDS, SECOND_VLLM[0]),
     "prefill_excess_ratio": dict.fromkeys(SECOND_VLLM[1:], SECOND_VLLM[1]),
 }
-"""Number -> eras that take it from another one: vLLM's second engine has one front end, and since 0.11.1 one way to run prompts."""
+"""Number -> eras that take it from another one: front ends are alike, and vLLM has one way to run prompts since 0.11.1. SGLang's rows do not tell its
+front end from its launches: with 39 ms, which they were once fitted to, models of 45 to 62 layers without latents were 23 to 37 % too slow to begin."""
 SHARED_WIDELY = frozenset({"decode_excess_ratio", "ranks_s", "prompt_token_s"})
 """Numbers without siblings of their generation: the start of the search is their prior."""
 
@@ -75,7 +78,15 @@ host of one H100 (calibrate/live/results/h100). 12.2 ms in 28 layers and 15.9 ms
 EAGER_SCALED_S, EAGER_LATENT_S = 1e-4, 8e-4
 """What a product of block-scaled fp8 and a layer with latent attention add where published runs were made: mean TTFT of Kimi-K2.5 (vLLM 0.15
 and 0.16, 28 runs of 900-token prompts) and of MiniMax-M2.5 in fp8 (vLLM 0.17, 20 runs) is 18 to 23 and 19 % too slow with `SLOW_HOST` times as
-much. SGLang's TTFT of DeepSeek-R1 on H200 they would take from 6 to over 60 %, so SGLang has none."""
+much. SGLang's TTFT of DeepSeek-R1 on H200 they would take from 6 to over 60 %."""
+SGLANG_LATENT_S = 6e-4
+"""The same under SGLang, nothing for scaled products: median TTFT of DeepSeek-R1 (0.5.6; 219 runs on H200 and B200, fp8 and fp4) is 3 % too slow, 3
+and 7 % too fast. Its MLA expands latents by itself, without the passes that vLLM makes (`forward_mha.py`)."""
+EAGER_KINDS: dict[str, dict[str, float]] = {
+    "vllm": {"eager_latent_s": EAGER_LATENT_S, "eager_scaled_s": EAGER_SCALED_S},
+    "sglang": {"eager_latent_s": SGLANG_LATENT_S},
+}
+"""Engine -> what layers of some kinds add to a launch."""
 SLOW_HOST = 1.72
 """Both on the host of a second H100 (calibrate/live/results/h100), over that: 40.4 ms in 36 layers with four such products (dense), 64.5 ms in
 27 layers with latent attention, 26 of them routed. Four products in each of 48 routed layers took 97.5 ms, where these numbers make 83."""
@@ -171,11 +182,11 @@ def host_of(hosts: Hosts, era: Era) -> HostOverhead:
     fitted = {number.name: hosts[owner_of(era, number.name), number.name] for number in NUMBERS}
     if generation(era) == TODAY:
         fitted["ranks_s"] = 0.0
-    if era not in SECOND_VLLM:
+    if era not in FRONT_ENDS:
         fitted["prompt_token_s"] = 0.0
     if era[0] == "trtllm":
         return HostOverhead.of_named({"eager_layer_s": COMPILED_LAYER_S} | fitted)
-    own = {"eager_latent_s": EAGER_LATENT_S, "eager_scaled_s": EAGER_SCALED_S} if era[0] == "vllm" else {}
+    own = EAGER_KINDS.get(era[0], {})
     eager = {
         "eager_layer_s": EAGER_LAYER_S,
         "eager_experts_s": EAGER_EXPERTS_S,
@@ -202,6 +213,8 @@ def fitted_names(spec: ReplicaSpec, era: Era) -> list[str]:
         untold.add("stream_s")
     if era not in SECOND_VLLM:
         untold.add("prompt_token_s")
+    if era in FRONT_ENDS and era not in SECOND_VLLM:
+        untold.add("request_s")
     if generation(era) == TODAY or spec.ranks == 1:
         untold.add("ranks_s")
     if generation(era) == FIRST:

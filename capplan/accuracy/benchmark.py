@@ -123,14 +123,15 @@ class Benchmark:
 
 
 def source_of(row: Mapping[str, str]) -> str:
-    """Return who published a row: its column, else the first part of its group.
+    """Return who published a row: the family of its source, else the first part of its group, else the source.
 
     Examples
     --------
-    >>> source_of({"group": "accelmark|llama3-8b|h20"})
-    'accelmark'
+    >>> source_of({"group": "accelmark|llama3-8b|h20"}), source_of({"source": "SGLang cookbook"})
+    ('accelmark', 'SGLang cookbook')
     """
-    return (row.get("source_family") or (row.get("group") or "").partition("|")[0]).strip()
+    family = row.get("source_family") or (row.get("group") or "").partition("|")[0]
+    return (family or row.get("source") or "").strip()
 
 
 def _version_inside(row: Mapping[str, str]) -> str | None:

@@ -49,6 +49,10 @@ almost equal numbers."""
 
 _UNIFORM = re.compile(r"uniform\[([\d.]+),\s*([\d.]+)\]|uniform ([\d.]+)-([\d.]+) of nominal")
 _BELOW_NOMINAL = re.compile(r"uniform (?:1\.\.|below )nominal")
+_SGLANG_RANDOM = re.compile(r"^random uniform .*\(range_ratio 0\) nominal (\d+)/(\d+)")
+"""Lengths of `sglang.bench_serving --dataset-name random` without a range ratio: see `sglang_lengths`."""
+SGLANG_SEED = 1
+"""`--seed` of that tool by default."""
 _MEAN_CONTEXT = re.compile(r"mean KV length ([\d,]+)")
 _MEAN_OUTPUT = re.compile(r"mean output ([\d,]+)-([\d,]+)")
 
@@ -66,6 +70,8 @@ class MeanLengths:
 
 def lengths_named(row: Mapping[str, str]) -> str:
     """Return how the lengths of the requests are spread."""
+    if nominal := row.get("nominal_lengths"):
+        return f"random uniform 1..nominal (range_ratio 0) nominal {nominal}"
     return (row.get("length_distribution") or "fixed").strip()
 
 
@@ -198,6 +204,9 @@ def mean_lengths(row: Mapping[str, str], kind: str, conversation: Conversation |
         tokens = float(context[1].replace(",", ""))
         note = Assumption(f"prompts of {tokens:,.0f} tokens, the mean context that the row states", "isl")
         return MeanLengths(tokens, output or 0.0, (note,) if kind == "prefill_only" else ())
+    if not row.get("isl") and (drawn := nominal_lengths(lengths)):
+        prompts, answers = sglang_lengths(*drawn, int(needed_number(row, "requests")))
+        return MeanLengths(float(prompts.mean()), float(answers.mean()))
     if not row.get("isl"):
         return _back_solved(row, lengths)
     prompt = number_in(row, "isl")
@@ -253,6 +262,8 @@ def drawn_lengths(lengths: str, means: tuple[float, float], requests: int) -> tu
     sharegpt : lognormal with the mean and the spread of chat data (an assumption)
     """
     random = np.random.default_rng(SEED)
+    if nominal := nominal_lengths(lengths):
+        return sglang_lengths(*nominal, requests)
     shares = uniform_shares(lengths)
     if shares:
         low, high = shares
@@ -269,6 +280,50 @@ def drawn_lengths(lengths: str, means: tuple[float, float], requests: int) -> tu
         draws = [np.full(requests, mean) for mean in means]
     prompts, outputs = (np.maximum(1.0, np.round(draw)) for draw in draws)
     return prompts, outputs
+
+
+def nominal_lengths(lengths: str) -> tuple[int, int] | None:
+    """Return the nominal prompt and answer of a run of SGLang's own load generator; None for any other.
+
+    Examples
+    --------
+    >>> nominal_lengths("random uniform 1..nominal (range_ratio 0) nominal 8000/1000"), nominal_lengths("fixed")
+    ((8000, 1000), None)
+    """
+    found = _SGLANG_RANDOM.search(lengths)
+    return (int(found[1]), int(found[2])) if found else None
+
+
+def sglang_lengths(prompt_tokens: int, output_tokens: int, requests: int) -> tuple[Array, Array]:
+    """Return the lengths that SGLang's load generator draws: its seed is always the same, so these are the requests that were sent.
+
+        n_i uniform in 1, ..., N, first of all prompts and then of all answers
+
+    Parameters
+    ----------
+    prompt_tokens, output_tokens : [tokens]
+        N
+    requests : [-]
+
+    Returns
+    -------
+    [tokens]
+        of prompts and answers
+
+    Examples
+    --------
+    The cookbook's ten requests of nominally 8,000 and 1,000 tokens have 4,194 and 422 on average:
+
+    >>> [round(float(lengths.mean()), 1) for lengths in sglang_lengths(8000, 1000, 10)]
+    [4194.1, 422.0]
+
+    References
+    ----------
+    `sample_random_requests`, python/sglang/bench_serving.py (`--seed 1`, `--random-range-ratio 0.0`): https://github.com/sgl-project/sglang.
+    """
+    random = np.random.RandomState(SGLANG_SEED)
+    prompts = random.randint(1, prompt_tokens + 1, requests)
+    return prompts.astype(np.float64), random.randint(1, output_tokens + 1, requests).astype(np.float64)
 
 
 def _chat_lengths(

@@ -290,11 +290,11 @@ class Network:
 
     @property
     def latent_layers(self) -> int:
-        """Layers with latent attention."""
+        """Layers with latent attention, compressed or not."""
         return sum(
             count
             for layer, count in self.distinct_layers
-            if any(mixer.description.expansion is not None for mixer in layer.mixers)
+            if any(isinstance(mixer, LatentAttention | CompressedAttention) for mixer in layer.mixers)
         )
 
     @property

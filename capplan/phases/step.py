@@ -12,7 +12,7 @@ from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, p
 from capplan.operators.matmul import adapter_bytes, adapter_flop, adapter_time_s, adapters_in_step
 from capplan.phases.cost import OperatorCost, StepRates, summed
 from capplan.phases.mixer_work import decode_cost, prefill_cost
-from capplan.phases.token_work import ACTIVATION_BYTES, encoder_costs, head_costs, layer_costs
+from capplan.phases.token_work import ACTIVATION_BYTES, encoder_costs, head_costs, layer_costs, shared_costs
 
 
 def adapter_costs(
@@ -160,6 +160,27 @@ def prefill_step_costs(
             *head_costs(network, prompts, sharding, rates),
         ]
     )
+
+
+def lone_prompt_costs(
+    network: Network, new_tokens: Number, past_tokens: Number, sharding: Sharding, kv_bytes: Number, rates: StepRates
+) -> list[OperatorCost]:  # fmt: skip
+    """Return every operator of one step that prefills one prompt: one group of data-parallel attention computes it, and the others wait for it."""
+    groups = float(np.max(sharding.data))
+    prompt = (new_tokens, past_tokens, sharding, kv_bytes, rates)
+    each = prefill_step_costs(network, groups, *prompt)
+    if groups == 1.0:
+        return each
+    own, shared = (
+        {cost.operator: cost for cost in shared_costs(costs, rates.prefill_exchange)}
+        for costs in (prefill_step_costs(network, 1.0, *prompt), each)
+    )
+    return [
+        cost.plus(shared[cost.operator].times(-1.0)).plus(own[cost.operator])
+        if cost.operator in own
+        else cost
+        for cost in each
+    ]
 
 
 def expected_tokens_per_round(acceptance_fraction: Number, draft_tokens: Number) -> Number:

@@ -5,6 +5,7 @@ attention-data-parallel replica are spread evenly over its groups.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -275,6 +276,16 @@ def head_costs(
         OperatorCost("logit_gather", gather, sent_bytes=message),
         _pass_cost("sampling", 2.0 * logits, rates),
     ]
+
+
+def shared_costs(costs: Iterable[OperatorCost], exchange: ExchangeRates) -> list[OperatorCost]:
+    """Return what all groups of data-parallel attention do together: routed experts, and gathering the tokens of all groups for them.
+
+    An all-to-all kernel is not part of it: the ranks of a group send their own tokens.
+    """
+    gathered = np.where(np.asarray(exchange.used) > 0, 0.0, 1.0)
+    parts: dict[str, Number] = {"experts": 1.0, "expert_exchange": gathered}
+    return [cost.times(parts[cost.operator]) for cost in costs if cost.operator in parts]
 
 
 Matrix = tuple[int, int]

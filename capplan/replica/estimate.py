@@ -10,7 +10,7 @@ from capplan.errors import InputError
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Spread
 from capplan.phases.cost import Bound, OperatorCost, bound, summed, total_s
-from capplan.phases.step import decode_attention_costs, decode_step_costs, prefill_step_costs
+from capplan.phases.step import decode_attention_costs, decode_step_costs, lone_prompt_costs
 from capplan.replica.load import Load, check_load
 from capplan.replica.offload import PartRates
 from capplan.replica.plans import graph_sequences, parts_of
@@ -165,14 +165,15 @@ def breakdown_of(replica: Replica, load: Load, sequences: float) -> tuple[Operat
     split = spec.efficiency.layer_split
     sharding = spec.sharding if split is None else replace(spec.sharding, pipeline=1.0)
     network, parts = cards_of(spec)[-1].network, parts_of(spec)
-    prefill = prefill_step_costs(network, 1.0, load.input_tokens - past, past, sharding, kv_bytes, rates)
+    prefill = lone_prompt_costs(network, load.input_tokens - past, past, sharding, kv_bytes, rates)
     for part in parts:
-        read = prefill_step_costs(
-            part.network, 1.0, load.input_tokens - past, past, spec.sharding, kv_bytes, part.prompt
+        read = lone_prompt_costs(
+            part.network, load.input_tokens - past, past, spec.sharding, kv_bytes, part.prompt
         )
         prefill += _of_part(read, part)
     prefill = summed(prefill)
-    waits_s = float(launching_s(replica.table, load.input_tokens - past) - total_s(prefill))
+    launched = (load.input_tokens - past) * float(sharding.data)
+    waits_s = float(launching_s(replica.table, launched) - total_s(prefill))
     prefill.append(OperatorCost(LAUNCHES, max(waits_s, 0.0)))
     context = load.input_tokens + load.output_tokens / 2.0
     batch = max(1.0, sequences / float(sharding.pipeline))

@@ -72,6 +72,7 @@ from capplan.serving.steady_state import (
 from capplan.serving.step_table import (
     StepTable,
     bracket,
+    idle_ratio,
     prefill_attention_per_token_s,
     prompt_micro_batch,
     turn_ratio,
@@ -631,10 +632,11 @@ def plans_step_function(
     head = _along(tables.sequence_knots, tables.head_s)
     cache = _along(tables.sequence_knots, attention)
     mixed = _along(tables.token_knots, tables.mixed_s)
+    together = None if tables.shared_s is None else _along(tables.token_knots, tables.shared_s)
     chunk = _attention_along_prompt(tables, lengths)
-    stages, stage_fraction = (
+    stages, stage_fraction, groups = (
         np.broadcast_to(value, tables.decode_s.shape[:1])[:, None]
-        for value in (tables.stages, tables.stage_fraction)
+        for value in (tables.stages, tables.stage_fraction, tables.groups)
     )
 
     def step_s(sequences: Array, context_tokens: Array, prefill_tokens: Array, prompts: Array) -> Array:
@@ -650,11 +652,16 @@ def plans_step_function(
         micro_batches = np.maximum(prefill_tokens / largest, 1.0)
         shared = 0.0 if tables.two_passes else 1.0
         beside = plain if tables.two_passes else cache(sequences) * (sequences > 0.0)
+        full = prefill_tokens + tokens >= budget_tokens * (1.0 - 1e-9)
+        skew = np.where(full, 1.0, idle_ratio(groups, chunks))
+        even = shared * tokens / stages + largest
+        fullest = shared * tokens / stages + skew * largest
         busy = (
-            mixed(shared * tokens / stages + largest)
+            mixed(fullest)
+            + (0.0 if together is None else together(even) - together(fullest))
             + head(shared * sequences + chunks)
             + beside
-            + prefill_tokens / micro_batches * chunk(prefill_tokens / chunks)
+            + skew * prefill_tokens / micro_batches * chunk(prefill_tokens / chunks)
         ) * turn_ratio(micro_batches, micro_batches, stage_fraction)
         return np.where(prefill_tokens > 0.0, busy, plain)
 

@@ -22,7 +22,7 @@ from capplan.numbers import Array, Number, distinct
 from capplan.operators.llamacpp import split_prompt_ratio
 from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsaved_s
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
-from capplan.phases.token_work import head_costs
+from capplan.phases.token_work import head_costs, shared_costs
 from capplan.replica.offload import PartRates
 from capplan.serving.step_table import StepTable, decode_turn_s
 
@@ -246,6 +246,7 @@ def device_tables(
     costs = [_costs(sharding, knots, (micro, padded, packed), kv_bytes, part) for part in everywhere]
     decode, cache, mixed, prefill = (list(chain.from_iterable(kind)) for kind in zip(*costs, strict=True))
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
+    together = shared_costs(mixed, rates.prefill_exchange)
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
         turn_s = decode_turn_s(time_s(decode), time_s(decode_head), largest, last, in_flight)
@@ -258,6 +259,8 @@ def device_tables(
             decode_attention_s=_spread(cache_s, (*by_sequences, knots.contexts.size)),
             token_knots=knots.tokens,
             mixed_s=_spread(time_s(mixed), (*by_tokens, 1))[..., 0],
+            shared_s=_spread(time_s(together), (*by_tokens, 1))[..., 0],
+            groups=_spread(np.ravel(launch.data), (plans,)),
             new_knots=knots.new,
             past_knots=knots.past,
             prefill_attention_s=_spread(time_s(prefill) / packed, (plans, knots.new.size, knots.past.size)),
@@ -297,6 +300,7 @@ def layers_in_turn(
             table,
             decode_s=table.decode_s + split.hand_over_s * (devices - 1.0)[:, None],
             mixed_s=table.mixed_s * ratio(table.token_knots, (-1, 1)),
+            shared_s=None if table.shared_s is None else table.shared_s * ratio(table.token_knots, (-1, 1)),
             prefill_attention_s=table.prefill_attention_s * ratio(table.new_knots[:, None], (-1, 1, 1)),
         )
 
@@ -375,6 +379,7 @@ def with_host(
         head_s=remaining("head_s", *prefill) * of_batch + per_sequence,
         decode_attention_s=remaining("decode_attention_s", *decode) * host.decode_attention_ratio,
         mixed_s=remaining("mixed_s", *prefill) * of_tokens + step_s,
+        shared_s=None if kernels.shared_s is None else remaining("shared_s", *prefill) * of_tokens,
         launch_s=launch_s + step_s,
         prefill_attention_s=remaining("prefill_attention_s", *prefill),
         request_s=0.0 if offline else host.request_s,
@@ -412,22 +417,32 @@ def ratio_at(size: Number, ratios: Ratios) -> Array:
     return np.asarray(np.exp(np.interp(np.log(np.maximum(size, 1.0)), np.log(sizes), np.log(times))))
 
 
-_BY_PLAN = ("decode_s", "head_s", "decode_attention_s", "mixed_s", "launch_s", "prefill_attention_s")
+_BY_PLAN = (
+    "decode_s",
+    "head_s",
+    "decode_attention_s",
+    "mixed_s",
+    "shared_s",
+    "launch_s",
+    "prefill_attention_s",
+)
+_NUMBERS = ("stages", "stage_fraction", "groups")
+"""Numbers of tables that differ from plan to plan."""
 
 
 def table_of_plan(tables: StepTable, plan: int) -> StepTable:
     """Return the tables of one plan of an array of plans."""
     times: dict[str, Any] = {name: values[plan] for name, values in _by_plan(tables)}
-    stages = np.broadcast_to(tables.stages, tables.decode_s.shape[:1])[plan]
-    fraction = np.broadcast_to(tables.stage_fraction, tables.decode_s.shape[:1])[plan]
-    return replace(tables, **times, stages=stages, stage_fraction=fraction)
+    plans = tables.decode_s.shape[:1]
+    numbers = {name: np.broadcast_to(getattr(tables, name), plans)[plan] for name in _NUMBERS}
+    return replace(tables, **times, **numbers)
 
 
 def tables_of_plans(tables: StepTable, rows: NDArray[np.intp]) -> StepTable:
     """Return the tables of the plans in some rows of an array of plans; a row may come several times."""
     plans = tables.decode_s.shape[:1]
     times: dict[str, Any] = {name: values[rows] for name, values in _by_plan(tables)}
-    for name in ("stages", "stage_fraction"):
+    for name in _NUMBERS:
         times[name] = np.broadcast_to(getattr(tables, name), plans)[rows]
     return replace(tables, **times)
 
@@ -442,7 +457,7 @@ def stacked_tables(tables: Sequence[StepTable]) -> StepTable:
     """Return tables of plans at the same knots as those of an array of plans: the inverse of table_of_plan for all of them."""
     times: dict[str, Any] = {
         name: np.stack([getattr(table, name) for table in tables])
-        for name in (*(name for name, _ in _by_plan(tables[0])), "stages", "stage_fraction")
+        for name in (*(name for name, _ in _by_plan(tables[0])), *_NUMBERS)
     }
     return replace(tables[0], **times)
 

@@ -15,7 +15,7 @@ cdef class FlatEngine(FlatSteps):
     cdef PromptHold hold
     cdef bint shared_steps
     cdef public bint gauged
-    cdef double planned_s, judged_until_s
+    cdef double planned_s, judged_until_s, credit
     cdef Py_ssize_t judged_from, judged
     cdef public Py_ssize_t missed
     cdef long long[::1] judged_metrics, judged_left
@@ -57,7 +57,7 @@ cdef class FlatEngine(FlatSteps):
     cdef int look_up(self, Py_ssize_t row) except -1
     @cython.locals(place=cython.Py_ssize_t, row=cython.Py_ssize_t, new=cython.longlong)
     cdef long long plan_loaded(self, long long budget) except? -1
-    @cython.locals(sequences=cython.longlong, tokens=cython.longlong)
+    @cython.locals(sequences=cython.longlong, tokens=cython.longlong, prompts=cython.longlong)
     cdef bint waits(self) noexcept
     @cython.locals(used=cython.longlong, tokens=cython.longlong, commit=cython.longlong)
     cdef bint take_over(self, Py_ssize_t row) noexcept
@@ -72,6 +72,8 @@ cdef class FlatEngine(FlatSteps):
     cdef int pin(self, Py_ssize_t row) except -1
     @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t, joined=cython.longlong)
     cdef int work_on(self) except -1
+    @cython.locals(busy=cython.longlong)
+    cdef bint others_decode(self) noexcept
     cdef void group(self, long long sequences, double since_s) noexcept
     @cython.locals(place=cython.Py_ssize_t)
     cdef void end_groups(self) noexcept

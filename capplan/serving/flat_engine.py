@@ -40,7 +40,7 @@ class FlatEngine(FlatSteps):
         """Take limits, step tables and requests; see FlatQueue."""
         super().__init__(limits, tables, requests)
         self.shared_steps, self.hold = limits.terms.mixed, PromptHold(*limits.terms.hold)
-        self.planned_s = 0.0
+        self.planned_s = self.credit = 0.0
         self.gauged, self.gauges = limits.gauged, Gauges(self.kv_blocks, limits.gauged)
         self.itl = array("d", bytes(8 * HISTOGRAM_BINS if self.gauged else 0))
         self.zero_bin = HISTOGRAM_ZERO
@@ -342,7 +342,10 @@ class FlatEngine(FlatSteps):
         tokens = 0
         if self.hold.hold_tokens:
             tokens = sequences * self.query_tokens + self.waiting_tokens()
-        return self.hold.keeps(self.step, self.waiting, tokens)
+        prompts = self.waiting
+        if self.data_groups > 1:  # each group needs a prompt that has a seat
+            prompts = min(prompts, self.max_num_seqs - sequences)
+        return self.hold.keeps(self.step, prompts, tokens)
 
     def take_over(self, row: int) -> bool:
         """Let a request that was prefilled elsewhere decode, if its blocks and its next token fit; return whether they do."""
@@ -433,7 +436,7 @@ class FlatEngine(FlatSteps):
     def work_on(self) -> None:
         """Run one step with prompts in it."""
         start, chunks = self.now_s, self.chunks
-        decoding = self.kv.sequences if self.shared_steps else 0
+        decoding = self.kv.sequences if self.shared_steps or self.others_decode() else 0
         held = self.kv.blocks(self.counter) + self.held + self.kv_blocks - self.capacity
         context = 0.0
         if decoding:
@@ -466,6 +469,19 @@ class FlatEngine(FlatSteps):
                 self.prompt_ends(row)
         if self.groups:
             self.group(self.kv.sequences - joined, self.now_s)
+
+    def others_decode(self) -> bool:
+        """Return whether sequences decode in a step with prompts that is not shared: those of groups of attention that have no prompt in it.
+
+        Of g groups with prompts in k, a sequence gets (g - k) / g tokens in such a step, here a whole one in so many of the steps.
+        """
+        if self.data_groups > 1 and self.kv.sequences:
+            busy = min(self.data_groups, self.chunks)
+            self.credit += (self.data_groups - busy) / float(self.data_groups)
+        if self.credit < 1.0:
+            return False
+        self.credit -= 1.0
+        return True
 
     def group(self, sequences: int, since_s: float) -> None:
         """Add a group of sequences that wait for their next token: those that joined last."""

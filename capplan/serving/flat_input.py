@@ -24,6 +24,8 @@ class FlatLimits(NamedTuple):
     """Time between the first requests of two users."""
     stages: int
     stage_fraction: float
+    data_groups: int
+    """Groups of data-parallel attention, each with prompts of its own."""
     two_passes: bool
     """A step with prompts computes them and then its decoding sequences, each by themselves."""
     classes: int

@@ -6,14 +6,23 @@ cdef class FlatSteps(FlatBatch):
     cdef Py_ssize_t knots, last_knot
     cdef long long stages
     cdef bint two_passes
-    cdef double stage_tokens, stage_fraction, filled
+    cdef double stage_tokens, stage_fraction, filled, fill_ratio, chunks_s
+    cdef long long data_groups, most_tokens
+    cdef long long[::1] own_tokens
+    cdef double[::1] own_s, shared_mixed
     cdef double[::1] context_knots, decode_base, decode_values, decode_slopes
     cdef double[::1] mixed, head, launch, new_knots, past_knots, prefill
     cdef long long[::1] chunk_rows, chunk_tokens
 
     @cython.locals(tokens=cython.longlong, seconds=cython.double, place=cython.Py_ssize_t)
     cdef double step_s(self, long long decoding, double context) noexcept
-    @cython.locals(stages=cython.longlong, beside=cython.longlong, before=cython.double, tokens=cython.longlong, longest=cython.longlong, decode_s=cython.double, attention_s=cython.double, chunks_s=cython.double, place=cython.Py_ssize_t, room=cython.double, largest=cython.longlong, filled=cython.double, seconds=cython.double, part=cython.double, ratio=cython.double)
+    @cython.locals(beside=cython.longlong, tokens=cython.longlong, fullest=cython.longlong, seconds=cython.double)
+    cdef double step_of_groups_s(self, long long decoding, double context) noexcept
+    @cython.locals(last=cython.longlong, end_s=cython.double)
+    cdef double own_mixed_s(self, long long tokens) noexcept
+    @cython.locals(groups=cython.longlong, tokens=cython.longlong, most=cython.longlong, whole_s=cython.double, most_s=cython.double, group=cython.Py_ssize_t, place=cython.Py_ssize_t, seconds=cython.double)
+    cdef long long deal(self, long long beside) noexcept
+    @cython.locals(stages=cython.longlong, beside=cython.longlong, before=cython.double, tokens=cython.longlong, longest=cython.longlong, decode_s=cython.double, attention_s=cython.double, place=cython.Py_ssize_t, room=cython.double, largest=cython.longlong, filled=cython.double, fullest=cython.longlong, seconds=cython.double, part=cython.double, ratio=cython.double)
     cdef double turn_s(self, long long decoding, double context) noexcept
     @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, slope=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
     cdef double run(self, long long sequences, double context, long long steps, double limit_s) noexcept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 
-from capplan.serving.c_math import floor, lrint, sqrt
+from capplan.serving.c_math import ceil, floor, lrint, sqrt
 from capplan.serving.flat_batch import FlatBatch
 from capplan.serving.flat_input import Doubles, FlatLimits, FlatRequests
 
@@ -16,7 +16,11 @@ class FlatSteps(FlatBatch):
         """Take limits, step tables and requests; see FlatQueue."""
         super().__init__(limits, requests)
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
-        self.mixed, self.head, self.launch, self.new_knots, self.past_knots, self.prefill = tables[4:]
+        self.mixed, self.shared_mixed, self.head, self.launch = tables[4:8]
+        self.new_knots, self.past_knots, self.prefill = tables[8:]
+        self.data_groups, self.most_tokens = limits.data_groups, len(self.mixed) - 1
+        self.own_tokens = array("q", bytes(8 * self.data_groups))
+        self.own_s, self.chunks_s = array("d", bytes(8 * self.data_groups)), 0.0
         self.knots, self.last_knot = len(self.context_knots), 0
         self.stages, self.stage_tokens = limits.stages, limits.terms.stage_tokens(limits.stages)
         self.stage_fraction, self.filled, self.two_passes = limits.stage_fraction, 0.0, limits.two_passes
@@ -28,6 +32,8 @@ class FlatSteps(FlatBatch):
         if decoding and self.two_passes:
             return self.step_s(0, 0.0) + self.decode_s(decoding, context)
         tokens, seconds = decoding * self.query_tokens, 0.0
+        if self.data_groups > 1:
+            return self.step_of_groups_s(decoding, context)
         for place in range(self.chunks):
             tokens += self.chunk_tokens[place]
             seconds += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
@@ -35,17 +41,62 @@ class FlatSteps(FlatBatch):
             seconds += self.attention_s(decoding, context)
         return max(seconds + self.mixed[tokens] + self.head[decoding + self.chunks], self.launch[tokens])
 
+    def step_of_groups_s(self, decoding: int, context: float) -> float:
+        """Return the time of the planned step of several groups of data-parallel attention, which lasts as long as the fullest of them."""
+        beside = decoding * self.query_tokens
+        tokens = self.deal(beside)
+        fullest = beside + lrint(ceil(tokens * self.fill_ratio))
+        tokens += beside
+        seconds = self.chunks_s + self.head[decoding + self.chunks]
+        if decoding:
+            seconds += self.attention_s(decoding, context)
+        seconds += self.own_mixed_s(fullest) + self.shared_mixed[tokens]
+        return max(seconds, self.launch[min(fullest, self.most_tokens)])
+
+    def own_mixed_s(self, tokens: int) -> float:
+        """Return M without what all groups compute together, of a number of tokens that are spread over them; linear beyond the table."""
+        last = self.most_tokens
+        if tokens <= last:
+            return self.mixed[tokens] - self.shared_mixed[tokens]
+        end_s = self.mixed[last] - self.shared_mixed[last]
+        return end_s + (tokens - last) * (end_s - self.mixed[last - 1] + self.shared_mixed[last - 1])
+
+    def deal(self, beside: int) -> int:
+        """Deal the prompts of the step to the groups, in turn; return their tokens, and note their attention and r, by which the fullest group has more than the mean.
+
+        Prompts that do not fit into the step would be computed by groups that are less full: a step that is full is full in every group that
+        has a prompt. See step_table.idle_ratio.
+        """
+        groups, tokens, most = self.data_groups, 0, 0
+        whole_s = most_s = 0.0
+        for group in range(groups):
+            self.own_tokens[group], self.own_s[group] = 0, 0.0
+        for place in range(self.chunks):
+            group = place % groups
+            seconds = self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
+            self.own_tokens[group] += self.chunk_tokens[place]
+            self.own_s[group] += seconds
+            tokens += self.chunk_tokens[place]
+            whole_s += seconds
+            most = max(most, self.own_tokens[group])
+            most_s = max(most_s, self.own_s[group])
+        self.fill_ratio = groups * float(most) / tokens if tokens else 1.0
+        self.chunks_s = groups * most_s
+        if beside + tokens >= self.budget:
+            self.fill_ratio = groups / float(min(groups, self.chunks + self.waiting))
+            self.chunks_s = self.fill_ratio * whole_s
+        return tokens
+
     def turn_s(self, decoding: int, context: float) -> float:
         """Return the same for a pipeline, and note how many micro-batches hold prompts: see decode_turn_s and turn_ratio.
 
         A step with prompts never takes less than one without.
         """
         stages, beside, before = self.stages, -(-decoding // self.stages), self.filled
-        tokens, longest, decode_s, attention_s, chunks_s = 0, 0, 0.0, 0.0, 0.0
+        longest, decode_s, attention_s = 0, 0.0, 0.0
+        tokens = self.deal(decoding)
         for place in range(self.chunks):
-            tokens += self.chunk_tokens[place]
             longest = max(longest, self.chunk_tokens[place])
-            chunks_s += self.prefill_s(self.chunk_tokens[place], self.done[self.chunk_rows[place]])
         if decoding:
             attention_s = self.attention_s(decoding, context)
             decode_s = self.decode_s(decoding, context)
@@ -54,9 +105,10 @@ class FlatSteps(FlatBatch):
             longest = lrint(floor(room))
         largest = max(-(-tokens // stages), longest)
         filled = self.filled = tokens / largest
-        seconds = chunks_s / filled + attention_s
-        seconds = seconds + self.mixed[beside + largest] + self.head[decoding + self.chunks]
-        seconds = max(seconds, self.launch[beside + largest])
+        fullest = beside + lrint(ceil(largest * self.fill_ratio))
+        seconds = self.chunks_s / filled + attention_s + self.shared_mixed[beside + largest]
+        seconds = seconds + self.own_mixed_s(fullest) + self.head[decoding + self.chunks]
+        seconds = max(seconds, self.launch[min(fullest, self.most_tokens)])
         part = self.stage_fraction
         ratio = 1.0 + (filled - 1.0) * part - min((max(before, 1.0) - 1.0) * part, 1.0 - part)
         return max(seconds * ratio, decode_s)

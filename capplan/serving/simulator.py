@@ -278,6 +278,7 @@ def limits_and_tables(
         BEGIN_S,
         clock.stages,
         clock.stage_fraction,
+        clock.groups,
         clock.table.two_passes,
         1 + max((int(np.max(index, initial=0)) for index in indices), default=0),
         NO_LIMIT if admission.queue_limit is None else admission.queue_limit,
@@ -389,6 +390,9 @@ def _dense_tables(table: StepTable, max_num_seqs: int, most_tokens: int) -> list
             values.ravel(),
             slopes.ravel(),
             piecewise_linear(table.token_knots, table.mixed_s, tokens),
+            np.zeros(tokens.size)
+            if table.shared_s is None or table.groups == 1.0
+            else piecewise_linear(table.token_knots, table.shared_s, tokens),
             piecewise_linear(table.sequence_knots, table.head_s, sequences),
             launching_s(table, tokens),
             *(column.ravel() for column in prefill_attention_per_token_s(table)),

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.numbers import Array, Counts, Number, Spread
+from capplan.serving.step_table import idle_ratio
 from capplan.serving.terms import Routing
 
 StepFunction: TypeAlias = Callable[[Array, Array, Array, Array], Array]
@@ -44,6 +45,8 @@ class Limits:
     """Front-end time of a request before it reaches the queue."""
     asynchronous: Number | Flags = False
     """Whether the step after the running one is already planned when a request arrives."""
+    groups: Number = 1.0
+    """Groups of data-parallel attention: those without a prompt decode meanwhile, though the engine puts prompts first."""
 
 
 def mean_context_tokens(lengths: Lengths) -> Number:
@@ -130,8 +133,9 @@ def phase_steps(
     plain = step_s(sequences, context, 0.0 * one, 0.0 * one)
     tokens = together * prompt if limits.prefill_first else np.minimum(together * prompt, room)
     first, second = _moments(lambda new: prefill_s(new, together), tokens, cv / np.sqrt(together))
+    idle = np.asarray(1.0 - 1.0 / idle_ratio(limits.groups, together))
     mean, variance, residual, burden = _with_prompts(
-        plain, first, second, share, prefill_first=limits.prefill_first
+        plain, first, second, share, idle, prefill_first=limits.prefill_first
     )
     rho = np.clip(burden, 0.0, 0.95)
     alone, alone_square = _moments(
@@ -147,7 +151,7 @@ def phase_steps(
         mean_s=mean,
         variance=np.maximum(variance, 0.0) * (1.0 + rho) / (1.0 - rho),
         residual_s=residual,
-        step_s=mean / (1.0 + share) if limits.prefill_first else mean,
+        step_s=(plain + share * first) / (1.0 + share) if limits.prefill_first else mean,
         prefill_s=alone,
         prefill_variance=np.maximum(alone_square - np.square(alone), 0.0) + company,
         backlog_s=behind * np.minimum(prompt / room, 1.0),
@@ -155,13 +159,19 @@ def phase_steps(
 
 
 def _with_prompts(
-    plain_s: Array, first_s: Array, second_s2: Array, share: Array, *, prefill_first: bool
+    plain_s: Array, first_s: Array, second_s2: Array, share: Array, idle: Array, *, prefill_first: bool
 ) -> tuple[Array, Array, Array, Array]:
-    """Return mean and variance of the time between two tokens, mean residual step time, and the fraction of time on prompts."""
+    """Return mean and variance of the time between two tokens, mean residual step time, and the fraction of time on prompts.
+
+    With prompts first, a turn of a decode step and its prompts yields a token and, of groups of attention that have none of them, one more in each
+    step with prompts: `idle` is their share.
+    """
     if prefill_first:
         mean, variance = plain_s + share * first_s, share * second_s2 - np.square(share * first_s)
         square = (np.square(plain_s) + share * second_s2) / (1.0 + share)
-        return mean, variance, square / (2.0 * (mean / (1.0 + share))), share * first_s / mean
+        tokens = 1.0 + share * idle
+        residual = square / (2.0 * (mean / (1.0 + share)))
+        return mean / tokens, variance / np.square(tokens), residual, share * first_s / mean
     mean = (1.0 - share) * plain_s + share * first_s
     variance = (1.0 - share) * np.square(plain_s) + share * second_s2 - np.square(mean)
     burden = share * np.maximum(first_s - plain_s, 0.0) / mean

@@ -58,6 +58,10 @@ class StepTable:
     """L: least time of a mixed step, which waits until all of its kernels are launched, by its tokens, shape (t,); None: 0."""
     two_passes: bool = False
     """A mixed step computes its prompts and then its decoding sequences, each by themselves (llama.cpp's server)."""
+    shared_s: Array | None = None
+    """Part of M that all groups of data-parallel attention compute together, the routed experts, shape (t,); None: nothing."""
+    groups: Number = 1.0
+    """Groups of data-parallel attention. M, P and L are those of tokens that are spread evenly over them, but a prompt belongs to one."""
 
     @property
     def knots(self) -> tuple[Array, ...]:
@@ -88,6 +92,7 @@ def check_step_table(table: StepTable) -> None:
         "head_s": (table.sequence_knots.size,),
         "decode_attention_s": (table.sequence_knots.size, table.context_knots.size),
         "mixed_s": (table.token_knots.size,),
+        "shared_s": (table.token_knots.size,),
         "launch_s": (table.token_knots.size,),
         "prefill_attention_s": (table.new_knots.size, table.past_knots.size),
     }
@@ -293,7 +298,8 @@ def mixed_step_s(
 ) -> Array:
     """Return the time of a mixed step with decoding sequences and equal prefill chunks.
 
-        t = max(M(x) + H(S + m) + A(S, c) + m P(n, p), L(x)),   x = S / stages + m n,   P = n P'(n, p)
+        t = max(M(y) - E(y) + E(x) + H(S + m) + A(S, c) + r m P(n, p), L(y)),   P = n P'(n, p)
+        x = S / stages + m n,   y = S / stages + r m n,   r = g / min(max(m, 1), g)
         t = t(S = 0) + D(S) + A(S, c) if prompts and sequences take a pass each
 
     Parameters
@@ -339,10 +345,53 @@ def mixed_step_s(
         0.0,
     )
     prefill = new_tokens * bilinear(*prefill_attention_per_token_s(table), new_tokens, past_tokens)
-    tokens = sequences / table.stages + chunks * new_tokens
+    skew, beside = idle_ratio(table.groups, chunks), sequences / table.stages
+    even, tokens = beside + chunks * new_tokens, beside + skew * chunks * new_tokens
     head = piecewise_linear(table.sequence_knots, table.head_s, sequences + chunks)
-    working = piecewise_linear(table.token_knots, table.mixed_s, tokens) + head + attention + chunks * prefill
+    working = _mixed_at_s(table, even, tokens) + head + attention + skew * chunks * prefill
     return np.asarray(working if table.launch_s is None else np.maximum(working, launching_s(table, tokens)))
+
+
+def _mixed_at_s(table: StepTable, even: Number, tokens: Number) -> Array:
+    """Return M of so many tokens in the fullest group times the groups, and of so many in all of them for what they compute together."""
+    mixed = piecewise_linear(table.token_knots, table.mixed_s, tokens)
+    if table.shared_s is None:
+        return mixed
+    together, all_s = (piecewise_linear(table.token_knots, table.shared_s, x) for x in (even, tokens))
+    return np.asarray(mixed - all_s + together)
+
+
+def idle_ratio(groups: Number, prompts: Number) -> Number:
+    """Return how often the tokens of the fullest group of data-parallel attention are the mean of all groups.
+
+        r = g / min(max(m, 1), g)
+
+    A prompt is computed by one group, while groups without one wait for it: all meet in the experts of every layer.
+
+    Parameters
+    ----------
+    groups : [-]
+        g
+    prompts : [-]
+        m, of equal length, in the step; may be a fraction (a mean)
+
+    Returns
+    -------
+    [-]
+        r, 1 without groups
+
+    Examples
+    --------
+    >>> [float(idle_ratio(8.0, prompts)) for prompts in (0.5, 1.0, 2.0, 16.0)]
+    [8.0, 8.0, 4.0, 1.0]
+
+    References
+    ----------
+    vLLM, "Data Parallel Deployment" (each rank has its own requests, and ranks without any run empty steps):
+    https://docs.vllm.ai/en/latest/serving/data_parallel_deployment.html; SGLang, `prepare_mlp_sync_batch`, srt/managers/scheduler.py.
+    """
+    ratio: Number = groups / np.minimum(np.maximum(prompts, 1.0), groups)
+    return ratio
 
 
 def launching_s(table: StepTable, tokens: Number) -> Array:
@@ -523,7 +572,9 @@ class StepClock:
         "_past",
         "_prefill",
         "_rows",
+        "_shared",
         "flat_tables",
+        "groups",
         "prompt_token_s",
         "request_s",
         "stage_fraction",
@@ -538,6 +589,7 @@ class StepClock:
         self._rows: list[DecodeRow | None] = [None] * 64
         self._mixed: list[float] = []
         self._launch: list[float] = []
+        self._shared: list[float] = []
         self._head: list[float] = []
         new, past, each = prefill_attention_per_token_s(table)
         self._new: list[float] = new.tolist()
@@ -545,6 +597,7 @@ class StepClock:
         self._prefill: list[list[float]] = each.tolist()
         self.request_s, self.prompt_token_s = float(table.request_s), float(table.prompt_token_s)
         self.stages, self.stage_fraction = int(table.stages), float(table.stage_fraction)
+        self.groups = int(table.groups)
         self.flat_tables: dict[tuple[int, int], list[array[float]]] = {}
         """Cached tables of the flat core, by number of sequences and tokens."""
 
@@ -587,26 +640,34 @@ class StepClock:
     def mixed_step_s(
         self, sequences: int, context: float, chunks: Sequence[tuple[int, int]], query_tokens: int = 1
     ) -> float:
-        """Return the time of a step with prefill chunks of (new, past) tokens and decoding sequences of `query_tokens` each."""
+        """Return the time of a step with prefill chunks of (new, past) tokens and decoding sequences of `query_tokens` each.
+
+        Groups of data-parallel attention are dealt the chunks in turn.
+        """
         if sequences and self.table.two_passes:
             return self.mixed_step_s(0, 0.0, chunks) + self.row(sequences).step_s(context)
-        tokens = sequences * query_tokens
-        seconds = 0.0
-        for new_tokens, past_tokens in chunks:
-            tokens += new_tokens
-            seconds += self.prefill_attention_s(new_tokens, past_tokens)
+        tokens, groups = sequences * query_tokens, self.groups
+        dealt = [chunks[group::groups] for group in range(min(groups, len(chunks)))]
+        even = tokens + sum(new for new, _ in chunks)
+        fullest = tokens + groups * max((sum(new for new, _ in part) for part in dealt), default=0)
+        seconds = groups * max(
+            (sum(self.prefill_attention_s(new, past) for new, past in part) for part in dealt), default=0.0
+        )
         if sequences:
             row = self.row(sequences)
             seconds += row.step_s(context) - row.base_s
-        return max(
-            seconds + self._mixed_s(tokens) + self._head_s(sequences + len(chunks)), self._launch[tokens]
-        )
+        seconds += self._mixed_s(fullest) + self._head_s(sequences + len(chunks))
+        if self.table.shared_s is not None:
+            seconds += self._shared[even] - self._shared[fullest]
+        return max(seconds, self._launch[fullest])
 
     def _mixed_s(self, tokens: int) -> float:
         if tokens >= len(self._mixed):
             size = max(2 * tokens, 1024)
             self._mixed = _dense(self.table.token_knots, self.table.mixed_s, size)
             self._launch = launching_s(self.table, np.arange(size, dtype=np.float64)).tolist()
+            if self.table.shared_s is not None:
+                self._shared = _dense(self.table.token_knots, self.table.shared_s, size)
         return self._mixed[tokens]
 
     def _head_s(self, logits: int) -> float:

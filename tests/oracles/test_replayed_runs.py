@@ -51,6 +51,8 @@ def test_every_recipe_names_things_that_exist():
         "prompts_per_prefix",
         "prefix_state",
         "front_end_ms",
+        "nominal_lengths",
+        "prefix_hit_fraction",
     }
     for run in file.runs:
         assert set(run.where) < columns

@@ -167,6 +167,7 @@ def _of_mixture(
             prefill_first=profile.policy == "prefill_first",
             request_s=profile.host.handling_s(lengths.input_tokens) + demand.load_s,
             asynchronous=asynchronous > 0.0,
+            groups=np.broadcast_to(tables.groups, rows.shape)[:, None],
         ),
         LOAD_GRID[None, :] * _fullest(most, budget, lengths),
     )
@@ -195,6 +196,7 @@ def _of_rounds(
             prefill_first=scheduling.policy == "prefill_first",
             request_s=speculating.spec.profile.host.handling_s(lengths.input_tokens) + demand.load_s,
             asynchronous=scheduling.asynchronous,
+            groups=np.broadcast_to(tables.groups, tables.decode_s.shape[:1])[:, None],
         ),
         LOAD_GRID[None, :] * _fullest(most, budget, lengths),
     )

@@ -73,6 +73,7 @@ class RecipeRows(Record):
     groups_from: int = 1
     """Data-parallel groups of attention."""
     clients_from: int = 0
+    clients_below: int | None = None
     ranks_below: int | None = None
     """Tensor-parallel ranks."""
     pools: bool | None = None
@@ -164,6 +165,9 @@ class RunColumns(Record):
     offered_rate_reported: bool | None = None
     """`req_s` counts the requests that were sent, not those that were finished."""
     engine_version: str | None = None
+    nominal_lengths: str | None = None
+    """Nominal prompt/answer tokens of SGLang's load generator, which draws shorter ones."""
+    prefix_hit_fraction: float | None = None
     prefix_tokens: int | None = None
     prefix_groups: int | None = None
     prompts_per_prefix: int | None = None
@@ -241,6 +245,7 @@ def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
         and (rows.lengths is None or rows.lengths == _nominal_lengths(benchmark))
         and (benchmark.concurrency or 0) >= rows.clients_from
         and float(benchmark.sharding.data) >= rows.groups_from
+        and (rows.clients_below is None or (benchmark.concurrency or 0) < rows.clients_below)
         and (below is None or float(benchmark.sharding.tensor) < below)
         and rows.pools in {None, benchmark.deployment.pools is not None}
     )
