@@ -35,17 +35,12 @@ def fleet_command(
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.library import planned
-    from capplan.report.show import row_progress, show, shown_anyway
+    from capplan.report.show import row_progress, show_drawn
 
     scenario, changed = o.line_of(scenario, asked)
     with row_progress("plans") as progress:
         found, charts = planned(scenario, changed, progress, pictured=picture is not None, offline=offline)
-    if picture and charts:
-        from capplan.report.charts.static import chart_picture
-
-        with shown_anyway(found, to):
-            chart_picture(picture, charts)
-    return show(found, to, full=full)
+    return show_drawn(found, to, picture, lambda: charts, full=full)
 
 
 _OF_LOAD = typer.Argument(
