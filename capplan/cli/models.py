@@ -145,12 +145,12 @@ _CHECK = typer.Option("--check", help="Show which prices or APIs are old, retire
 _PRICES = typer.Option(
     "--prices",
     metavar="FILE",
-    help="Newer list to check apis against: a token-price YAML, or the price file of LiteLLM or genai-prices.",
+    help="Newer list to check apis against: a token-price YAML, or the price file of LiteLLM.",
 )
 _DAY = typer.Option(
     "--date",
     metavar="DAY",
-    help="Date of a list that states none, such as the files of LiteLLM and genai-prices.",
+    help="Date of a list that states none, such as the file of LiteLLM.",
 )
 
 

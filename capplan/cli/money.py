@@ -200,7 +200,7 @@ def cache_command(
 
 _PRICE_FILES = typer.Argument(
     metavar="FILE",
-    help="Price list in JSON of LiteLLM, genai-prices, AWS, Azure or GCP, or a CSV of your own offers; repeatable.",
+    help="Price list in JSON of LiteLLM, AWS, Azure or GCP, or a CSV of your own offers; repeatable.",
 )
 _ACTION = typer.Argument(metavar="ACTION", help="update: read price lists into your own layer.")
 _PRICE_DAY = typer.Option("--date", metavar="DAY", help="Date of files that state none, such as 2026-11-01.")

@@ -125,7 +125,6 @@ def test_a_plain_installation_imports_all_but_what_measures_a_device():
         "distributed",
         "mcp",
         "mcp_types",
-        "genai_prices",
         "fastapi",
         "uvicorn",
     ]
