@@ -155,9 +155,9 @@ release: check
 	$(BIN)/python -m tests.installs.built --keep dist
 
 pictures: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --editable '.[plot]'
 	$(BIN)/capplan sweep scenarios/support-chat.yaml --plot docs/pictures/support-chat-frontier.svg
 	$(BIN)/capplan kv-size llama-3.1-8b --context 4096 --context 32768 --plot docs/pictures/paged.svg
+	$(BIN)/python -m pip install --quiet pillow
 	CHROMIUM=$(CHROMIUM) $(BIN)/python -m docs.generators.pictures
 
 clean:

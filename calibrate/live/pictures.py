@@ -18,6 +18,8 @@ from calibrate.live.queueing import (
     simulated,
 )
 from capplan.numbers import Array
+from capplan.report.charts.of_answers import Line, Lines
+from capplan.report.charts.svg import titled_svg
 from capplan.serving.terms import EngineSetup
 
 
@@ -29,32 +31,29 @@ def in_system(start_s: Array, end_s: Array, at_s: Array) -> Array:
 
 def draw(folder: Path, load: str, file: Path, repeat: int = 1) -> None:
     """Draw the distribution of TTFT and the requests in the system over time, measured and simulated."""
-    import matplotlib as mpl
-
-    mpl.use("svg")
-    import matplotlib.pyplot as plt
-
-    mpl.rcParams["svg.hashsalt"] = "live"
     record: dict[str, Any] = json.loads((folder / f"{load}.{repeat}.json").read_text())
     steps, _ = logged_steps(folder, OPEN, repeat)[load]
     _, request_s = logged_steps(folder, CLOSED, repeat)[ALONE]
     engine = EngineSetup(RecordedClock(steps, request_s), SCHEDULING, KV_BLOCKS)
     own, seen = simulated(record, engine), measured(record)
     start = np.array(record["start_times"])
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6))
-    for values, name in ((seen["ttft"], "measured"), (own["ttft"], "simulated")):
-        left.step(
-            1e3 * np.sort(values), np.arange(1, values.size + 1) / values.size, where="post", label=name
+    at_s, order = np.linspace(0.0, float(np.max(start)) + 3.0, 400), np.sort(start)
+    waits = [
+        Line(name, np.sort(values).tolist(), (np.arange(1, values.size + 1) / values.size).tolist(), "step")
+        for name, values in (("measured", seen["ttft"]), ("simulated", own["ttft"]))
+    ]
+    counts = [
+        Line(name, at_s.tolist(), in_system(begin, begin + lasts_s, at_s).tolist(), "step")
+        for name, begin, lasts_s in (
+            ("measured", start, np.array(record["latencies"])),
+            ("simulated", order, own["e2e"]),
         )
-    left.set(xlabel="time to first token (ms)", ylabel="share of requests", title=load)
-    left.legend()
-    at_s = np.linspace(0.0, float(np.max(start)) + 3.0, 400)
-    right.step(at_s, in_system(start, start + np.array(record["latencies"]), at_s), label="measured")
-    order = np.sort(start)
-    right.step(at_s, in_system(order, order + own["e2e"], at_s), label="simulated")
-    right.set(xlabel="time (s)", ylabel="requests sent and not answered")
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None})
+    ]
+    charts = (
+        Lines(load, "ttft_s", "fraction", tuple(waits), x_title="time to first token", y_title="share of requests"),
+        Lines("requests in the system", "s", "count", tuple(counts), x_title="time", y_title="sent and not answered"),
+    )  # fmt: skip
+    file.write_text(titled_svg(charts), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,9 @@ from capplan.cli.completion import devices, models
 from capplan.cli.options import grouped, whole
 from capplan.errors import InputError, nearest, unknown
 from capplan.scenario.flags import MODEL, ServingFlags
+
+if TYPE_CHECKING:
+    from capplan.report.charts.of_answers import Chart
 
 _MODEL = typer.Argument(
     metavar="MODEL",
@@ -74,7 +77,7 @@ def kv_size_command(
     from capplan.model.sharding import refuse_heads
     from capplan.readers.catalogue.models import read_model
     from capplan.report.answers.models import kv_answer
-    from capplan.report.show import show, shown_anyway
+    from capplan.report.show import show_drawn
 
     network = read_model(model, revision=serving.revision, offline=serving.offline)
     refuse_heads(network, serving.tensor_parallel)
@@ -90,14 +93,14 @@ def kv_size_command(
     )
     sizes = sizes_at(context or ())
     answer = kv_answer(sizes)
-    if picture:
+
+    def charts() -> "list[Chart]":
         from capplan.report.charts.of_answers import allocation_chart
-        from capplan.report.charts.static import chart_picture
 
         most = max(network.max_context_tokens or 0, *(size.context_tokens for size in sizes.rows))
-        with shown_anyway(answer, to):
-            chart_picture(picture, [allocation_chart(sizes.rows, sizes_at((most,)).rows[0])])
-    return show(answer, to)
+        return [allocation_chart(sizes.rows, sizes_at((most,)).rows[0])]
+
+    return show_drawn(answer, to, picture, charts)
 
 
 _NAME = typer.Argument(
@@ -142,12 +145,12 @@ _CHECK = typer.Option("--check", help="Show which prices or APIs are old, retire
 _PRICES = typer.Option(
     "--prices",
     metavar="FILE",
-    help="Newer list to check apis against: a token-price YAML, or the price file of LiteLLM or genai-prices.",
+    help="Newer list to check apis against: a token-price YAML, or the price file of LiteLLM.",
 )
 _DAY = typer.Option(
     "--date",
     metavar="DAY",
-    help="Date of a list that states none, such as the files of LiteLLM and genai-prices.",
+    help="Date of a list that states none, such as the file of LiteLLM.",
 )
 
 

@@ -43,8 +43,8 @@ def compare_command(
     from capplan.questions.money.comparison import asked_comparison, asked_prices
     from capplan.questions.plans.plan_file import asked_of_plan
     from capplan.report.answers.compare import compare_answer
-    from capplan.report.charts.static import cost_picture
-    from capplan.report.show import row_progress, show, shown_anyway
+    from capplan.report.charts.of_answers import cost_chart
+    from capplan.report.show import row_progress, show_drawn
 
     asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
     prices = asked_prices(api or (), asked)
@@ -54,10 +54,7 @@ def compare_command(
     shown = compare_answer(compared, asked.scenario.name, asked.scenario.file.currency)
     own = {group.hardware for group in compared.plan.groups}
     shown = replace(shown, counted=prices_of_others(asked, own))
-    if picture:
-        with shown_anyway(shown, to):
-            cost_picture(picture, compared.comparison, asked.scenario.name)
-    return show(shown, to)
+    return show_drawn(shown, to, picture, lambda: [cost_chart(compared.comparison, asked.scenario.name)])
 
 
 ROWS = ("class", "machine")
@@ -203,7 +200,7 @@ def cache_command(
 
 _PRICE_FILES = typer.Argument(
     metavar="FILE",
-    help="Price list in JSON of LiteLLM, genai-prices, AWS, Azure or GCP, or a CSV of your own offers; repeatable.",
+    help="Price list in JSON of LiteLLM, AWS, Azure or GCP, or a CSV of your own offers; repeatable.",
 )
 _ACTION = typer.Argument(metavar="ACTION", help="update: read price lists into your own layer.")
 _PRICE_DAY = typer.Option("--date", metavar="DAY", help="Date of files that state none, such as 2026-11-01.")

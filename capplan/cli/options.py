@@ -324,7 +324,7 @@ PlanArgument: TypeAlias = Annotated[
 ]
 Picture: TypeAlias = Annotated[
     Path | None,
-    typer.Option("--plot", "--picture", metavar="FILE", help="Draw a picture: .svg, .png or .pdf."),
+    typer.Option("--plot", "--picture", metavar="FILE", help="Draw a picture as .svg."),
 ]
 
 _COMPLETED = {"hardware": devices, "draft": models, "weight_dtype": weight_dtypes, "kv_dtype": kv_dtypes}

@@ -35,17 +35,12 @@ def fleet_command(
 ) -> int:
     """Find the cheapest fleet that serves a scenario, with the runners-up and what was rejected; -o plan.json keeps the plan."""
     from capplan.library import planned
-    from capplan.report.show import row_progress, show, shown_anyway
+    from capplan.report.show import row_progress, show_drawn
 
     scenario, changed = o.line_of(scenario, asked)
     with row_progress("plans") as progress:
         found, charts = planned(scenario, changed, progress, pictured=picture is not None, offline=offline)
-    if picture and charts:
-        from capplan.report.charts.static import chart_picture
-
-        with shown_anyway(found, to):
-            chart_picture(picture, charts)
-    return show(found, to, full=full)
+    return show_drawn(found, to, picture, lambda: charts, full=full)
 
 
 _OF_LOAD = typer.Argument(
@@ -486,9 +481,6 @@ class PageFlags:
         "Show what every lever is worth; takes a search for each.",
         default=False,
     )
-    levers_file: Path | None = option(
-        "Levers from a file that capplan levers --plan plan.json -o levers.json wrote.", metavar="FILE"
-    )
 
     def __post_init__(self) -> None:
         """Refuse a date that is no day."""
@@ -518,18 +510,18 @@ def report_command(
     from capplan.readers.catalogue.models import model_source
     from capplan.report.show import row_progress
     from capplan.review.findings import findings
-    from capplan.review.levers import wanted_levers
+    from capplan.review.levers import tried_levers
     from capplan.review.page import review_of, review_output, show_review, written_with
 
-    if page.levers and page.levers_file:
-        raise InputError("--levers and --levers-file: give one of them")
     to_page = review_output(to)
     with written_with(to_page):
         asked, answer = asked_of_plan(scenario, plan_file, settings or (), offline=offline)
         with row_progress("plans") as progress:
             answer = answer or fleet_for(asked, progress)
-    asking = asking_of(scenario, plan_file, tuple(settings or ()), offline=offline) if page.levers else None
-    levers = wanted_levers(asking, page.levers_file, asked, answer)
+    levers = None
+    if page.levers:
+        asking = asking_of(scenario, plan_file, tuple(settings or ()), offline=offline)
+        levers = tried_levers(asking, asked, answer)
     source = model_source(asked.scenario.model, asked.scenario.file.revision)
     words = _command_line(scenario, plan_file, settings or (), page, offline=offline, to=to)
     others = to_page.form != "markdown"
@@ -554,7 +546,6 @@ def _command_line(
     words += [part for setting in settings for part in ("--set", setting)]
     words += (["--author", page.author] if page.author else []) + (["--date", page.date] if page.date else [])
     words += ["--levers"] if page.levers else []
-    words += ["--levers-file", str(page.levers_file)] if page.levers_file else []
     words += [*(["--offline"] if offline else [])]
     words += (["--format", to.form] if to.form else []) + (["-o", str(to.file)] if to.file else [])
     return shlex.join(words)

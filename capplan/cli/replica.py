@@ -53,19 +53,19 @@ def fit_command(
     from capplan.fleet.fit import fit
     from capplan.readers.catalogue.hardware import device, device_names
     from capplan.report.answers.replica import fit_answer, waterfall
-    from capplan.report.show import show, shown_anyway
+    from capplan.report.show import show_drawn
     from capplan.scenario.replica import asked_replica
 
     asked = asked_replica(model, hardware, serving)
     memory = fit(asked.spec, [device(name) for name in device_names()])
     answer = fit_answer(memory, asked.assumptions, asked.warnings)
-    if picture:
-        from capplan.report.charts.of_answers import memory_chart
-        from capplan.report.charts.static import chart_picture
 
-        with shown_anyway(answer, to):
-            chart_picture(picture, [memory_chart(asked.spec.device.name, waterfall(memory))])
-    return show(answer, to)
+    def charts() -> "list[Chart]":
+        from capplan.report.charts.of_answers import memory_chart
+
+        return [memory_chart(asked.spec.device.name, waterfall(memory))]
+
+    return show_drawn(answer, to, picture, charts)
 
 
 def _fit_any(hardware: str, serving: ServingFlags, to: OutputFlags, machine: "LocalMachine | None") -> int:
@@ -115,7 +115,7 @@ def estimate_command(
     from capplan.readers.catalogue.efficiency import shipped_intervals
     from capplan.replica.replica import replica_of
     from capplan.report.answers.replica import estimate_answer
-    from capplan.report.show import show, shown_anyway
+    from capplan.report.show import show_drawn
     from capplan.scenario.replica import asked_replica
 
     named, serving, unread, assumed = _served(
@@ -132,13 +132,13 @@ def estimate_command(
     answer = estimate_answer(
         replica, load, bounded, (*assumed, *asked.assumptions), (*unread, *asked.warnings)
     )
-    if picture:
-        from capplan.report.charts.of_answers import roofline_of
-        from capplan.report.charts.static import chart_picture
 
-        with shown_anyway(answer, to):
-            chart_picture(picture, [roofline_of(asked.spec, bounded.estimate.breakdown)])
-    return show(answer, to)
+    def charts() -> "list[Chart]":
+        from capplan.report.charts.of_answers import roofline_of
+
+        return [roofline_of(asked.spec, bounded.estimate.breakdown)]
+
+    return show_drawn(answer, to, picture, charts)
 
 
 def _served(
@@ -168,6 +168,7 @@ if TYPE_CHECKING:
     from capplan.readers.local_machine import LocalMachine
     from capplan.replica.replica import Replica
     from capplan.replica.spec import ReplicaSpec
+    from capplan.report.charts.of_answers import Chart
 
 _ACCEPTANCE = fraction(
     "--acceptance",

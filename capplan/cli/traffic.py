@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,6 +20,9 @@ from capplan.scenario.command_flags import (
     SweepFlags,
 )
 from capplan.scenario.flags import OutputFlags, ServingFlags, option
+
+if TYPE_CHECKING:
+    from capplan.report.charts.of_answers import Chart
 
 _TRACE_FILES = typer.Argument(
     metavar="FILE...",
@@ -49,8 +52,7 @@ def workload_command(
     """Read a trace, a request log or Prometheus text, or draw a scenario's traffic; write it as a workload for scenarios."""
     from capplan.recorded.traces.trace import workload_of
     from capplan.report.answers.simulate import workload_answer
-    from capplan.report.charts.static import workload_picture
-    from capplan.report.show import send, show, shown_anyway
+    from capplan.report.show import send, show_drawn
     from capplan.scenario.drawn_workload import drawn_workload, names_a_scenario
     from capplan.scenario.workload_file import is_workload, workload_text
 
@@ -64,10 +66,13 @@ def workload_command(
         send(workload_text(summary), written)
     answer = workload_answer(summary, str(written) if written else None)
     to = OutputFlags(to.form) if written else to
-    if picture:
-        with shown_anyway(answer, to):
-            workload_picture(picture, summary)
-    return show(answer, to)
+
+    def charts() -> "list[Chart]":
+        from capplan.report.charts.of_answers import workload_charts
+
+        return workload_charts(summary)
+
+    return show_drawn(answer, to, picture, charts)
 
 
 Requests = Annotated[RequestFlags, declared(RequestFlags, "Requests")]
@@ -147,8 +152,8 @@ def sweep_command(
     from capplan.questions.sweep import asked_sweep
     from capplan.readers.point_file import PointFile
     from capplan.report.answers.simulate import by_plan, sweep_answer
-    from capplan.report.charts.static import frontier_picture
-    from capplan.report.show import row_progress, say, show, shown_anyway
+    from capplan.report.charts.of_answers import frontier_charts
+    from capplan.report.show import row_progress, say, show_drawn, shown_anyway
 
     _refuse_unread(context, what, named=bool(flags.hardware or flags.tensor_parallel))
     file = PointFile(work.points)
@@ -161,10 +166,9 @@ def sweep_command(
     if isinstance(ended, LostWorkersError):
         with shown_anyway(answer, to):
             raise ended
-    if picture and rows:
-        with shown_anyway(answer, to):
-            frontier_picture(picture, by_plan(rows), asked.name)
-    return show(answer, to)
+    return show_drawn(
+        answer, to, picture if rows else None, lambda: frontier_charts(by_plan(rows), asked.name)
+    )
 
 
 def _refuse_unread(context: typer.Context, what: str, *, named: bool) -> None:

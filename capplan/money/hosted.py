@@ -86,9 +86,9 @@ class Hosted:
     batch_fraction: Fraction | None = None
     """Share of the requests whose answer may take a day."""
     file: str | None = None
-    """Your own token-price YAML, or the price file of LiteLLM or genai-prices with its date, relative to this file."""
+    """Your own token-price YAML, or the price file of LiteLLM with its date, relative to this file."""
     date: Day | None = None
-    """Date of the prices in the file of LiteLLM or genai-prices, or of the package genai-prices, which state none."""
+    """Date of the prices in the file of LiteLLM, which states none."""
     discount: Discount = 0.0
     """Your discount on every listed price."""
     surcharge: Fraction = 0.0

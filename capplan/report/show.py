@@ -8,16 +8,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.errors import InputError, unknown
 from capplan.report.answer import Answer
 from capplan.report.safe_text import message, plain, visible
 from capplan.scenario.flags import OutputFlags
 
-PICTURES = (".svg", ".png", ".pdf")
+if TYPE_CHECKING:
+    from capplan.report.charts.of_answers import Chart
+
 WIDEST = 10_000
 """Columns of a table, whatever COLUMNS asks for."""
 USUAL_SIZE = os.terminal_size((80, 24))
@@ -85,13 +86,11 @@ def place_of(path: Path, *, existing: bool) -> object:
         return None
 
 
-def refuse_picture(path: Path, option: str = "--plot") -> None:
-    """Raise the error for a picture that could not be drawn: its suffix, the library that draws, its folder."""
-    if path.suffix.lower() not in PICTURES:
-        raise InputError(f"{option}: {path.name!r} is not one of {', '.join(PICTURES)}; e.g. picture.svg")
-    if find_spec("matplotlib") is None:
-        raise InputError(f"{option} needs matplotlib\n  install it: pip install 'capplan[plot]'")
-    refuse_unwritable(path, option)
+def refuse_picture(path: Path) -> None:
+    """Raise the error for a picture that could not be drawn: its suffix, its folder."""
+    if path.suffix.lower() != ".svg":
+        raise InputError(f"--plot: {path.name!r} is not an .svg, which is what is drawn; e.g. picture.svg")
+    refuse_unwritable(path, "--plot")
 
 
 def beside(path: Path, suffix: str) -> dict[object, str]:
@@ -244,6 +243,23 @@ def shown_anyway(answer: Answer, to: OutputFlags) -> Iterator[None]:
     except InputError:
         show(answer, to)
         raise
+
+
+def show_drawn(
+    answer: Answer,
+    to: OutputFlags,
+    picture: Path | None,
+    charts: Callable[[], "Sequence[Chart]"],
+    *,
+    full: bool = False,
+) -> int:
+    """Print an answer, and draw its charts into a file if one is named; returns its exit code."""
+    if picture is not None and (drawn := charts()):
+        from capplan.report.charts.svg import titled_svg
+
+        with shown_anyway(answer, to):
+            write_whole(picture, titled_svg(drawn), "--plot")
+    return show(answer, to, full=full)
 
 
 def say_warnings(answer: Answer) -> None:

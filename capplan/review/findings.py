@@ -95,7 +95,7 @@ class Findings:
     date: str | None = None
     """Date of the page, YYYY-MM-DD; never that of the clock, so that the same inputs give the same bytes."""
     author: str | None = None
-    levers: Mapping[str, Any] | None = None
+    levers: Answer | None = None
     """What every lever is worth, where that was asked for."""
 
     @property
@@ -119,7 +119,7 @@ def findings(
     *,
     date: str | None = None,
     author: str | None = None,
-    levers: Mapping[str, Any] | None = None,
+    levers: Answer | None = None,
     others: bool = True,
 ) -> Findings:
     """Return everything that a review needs to know about the plans of a search.

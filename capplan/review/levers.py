@@ -1,12 +1,10 @@
 """What moves the number in a review, and what can be done about it: the levers of the scenario, or what the page computed by itself."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import inf
-from pathlib import Path
 from typing import Any
 
-from capplan.errors import InputError
 from capplan.fleet.answer import DEAR, FleetAnswer
 from capplan.fleet.plan import Plan
 from capplan.fleet.sweep import FEW_RATIOS, Swing, Turn, WhatIf
@@ -14,10 +12,8 @@ from capplan.money.price import HOURS_PER_MONTH, ChosenPrice
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.levers.answer import Asking, checked_names, levers_beside, levers_of
 from capplan.questions.levers.cores import usable_cores
-from capplan.questions.plans.plan_row import plan_row
 from capplan.questions.sensitivity import CHANGE, Sensitivity
-from capplan.readers.plan_file import LEVERS_AGAIN, BaseRow, LeverRow, read_levers_file
-from capplan.report.answer import Table, row_of
+from capplan.report.answer import Answer, Table, row_of
 from capplan.report.answers.fleet_money import (
     cash_tables,
     cash_texts,
@@ -273,14 +269,6 @@ def _operation_risks(given: Findings, plan: Plan) -> Iterator[str]:
 
 CHARTED = 10
 """Levers in the chart, most saved first."""
-_TITLES = {
-    "usd_per_month": "cost",
-    "confidence_fraction": "chance to meet the SLO",
-    "risk": "what it takes",
-    "reason": "why",
-}
-_LEFT = ("lever", "change", "reason")
-_TRIED = tuple(key for key in LeverRow.model_fields if key not in ("applicable", "meets_targets", "reason"))
 _FALLS = {
     "input length": "prompts rewritten, or less retrieved",
     "output length": "users get less text",
@@ -290,62 +278,20 @@ _FALLS = {
 """What it takes to lower one of the things that move the number."""
 
 
-def wanted_levers(
-    asking: Asking | None, file: Path | None, asked: AskedFleet, answer: FleetAnswer
-) -> Mapping[str, Any] | None:
-    """Return what every lever is worth: tried by searches of its own, or as saved in a file; None where neither is wanted."""
-    if file is not None:
-        return saved_levers(file, answer.chosen)
-    if asking is None:
-        return None
+def tried_levers(asking: Asking, asked: AskedFleet, answer: FleetAnswer) -> Answer:
+    """Return what `capplan levers` shows of the plan of a page: every lever, tried by a search of its own."""
     _, base = levers_beside(asking, asked, answer)
     with row_progress("levers") as progress:
         tried = levers_of(asking, base, checked_names(None), progress, cores=usable_cores())
-    result: Mapping[str, Any] = levers_answer(asking, base, tried).result
-    return result
-
-
-def saved_levers(path: Path, plan: Plan | None) -> Mapping[str, Any]:
-    """Return the levers in a file; InputError where the plan that they were tried on is not the one of the page."""
-    levers = read_levers_file(path)
-    base, now = levers["base"], None if plan is None else plan_row(plan)
-    if base is None or now is None or any(now[key] != base[key] for key in BaseRow.model_fields):
-        was = "no plan" if base is None else f"{base['gpus']} x {base['hardware']}"
-        here = "no plan" if plan is None else f"{plan.gpus} x {plan.hardware}"
-        raise InputError(
-            f"{path}: was written for another plan ({was}, and the page has {here})\n  {LEVERS_AGAIN}"
-        )
-    return levers
+    return levers_answer(asking, base, tried)
 
 
 def levers_section(given: Findings) -> Section:
     """Return what every lever is worth, separately and combined, where that was asked for; else what the page itself computed."""
     if given.levers is None:
         return _own_section(given)
-    levers, tries = given.levers, given.levers["combinations"]
-    tried = [
-        {key: row[key] for key in _TRIED} | {"confidence_fraction": row["confidence"]}
-        for row in levers["levers"]
-        if row["gpus"] is not None
-    ]
-    left = [row for row in levers["levers"] if row["gpus"] is None]
-    missed, nothing, idle = (
-        [
-            {key: row[key] for key in _LEFT}
-            for row in left
-            if (row["applicable"], row["meets_targets"]) == said
-        ]
-        for said in ((True, False), (True, None), (False, None))
-    )
-    shown = ("lever", "change", "gpus", "usd_per_month", "usd_per_month_saved", "ttft_p95_s", "tpot_p95_s", "confidence_fraction", "risk")  # fmt: skip
-    tables = (
-        Table([*_compared(levers)], title="As it is, and at best", titles=_TITLES),
-        Table(tried, title="Each lever separately, most saved first", shown=shown, titles=_TITLES),
-        Table(missed, title="No plan meets the targets", titles=_TITLES),
-        Table(nothing, title="Levers that save nothing", titles=_TITLES),
-        Table(idle, title="Levers that do not apply, or were not tried", titles=_TITLES),
-    )
-    saving = [(row["change"], row["usd_per_month_saved"]) for row in tried]
+    levers, tries = given.levers.result, given.levers.result["combinations"]
+    saving = [(row["change"], row["usd_per_month_saved"]) for row in levers["levers"]]
     bars = tuple(Bar(change, (("saved", usd),)) for change, usd in saving if usd is not None and usd > 0.0)
     return Section(
         "Levers",
@@ -356,25 +302,8 @@ def levers_section(given: Findings) -> Section:
             if levers["best_levers"]
             else f"No combination of them costs less ({tries} were tried).",
         ),
-        tables=tables,
+        tables=given.levers.tables,
         pictures=(Bars("Saved by each lever separately", "usd_per_month", bars[:CHARTED]),) if bars else (),
-    )
-
-
-def _compared(levers: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the plan as it is and the best one."""
-    before, best = levers["base_usd_per_month"], levers["best"] if levers["best_levers"] else None
-    plans = {"as it is": (levers["base"], before), "best combination": (best, levers["best_usd_per_month"])}
-    yield from (
-        {
-            "choice": name,
-            "hardware": plan["hardware"],
-            "gpus": plan["gpus"],
-            "usd_per_month": usd,
-            "usd_per_month_saved": above(before, usd),
-        }
-        for name, (plan, usd) in plans.items()
-        if plan is not None
     )
 
 

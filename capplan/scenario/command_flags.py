@@ -11,7 +11,7 @@ from capplan.scenario.flags import MODEL, ServingFlags, option, options_of, rang
 TIME, REPLICAS = Positive("10 min"), Whole("replicas", most=100_000)
 A_SETTING = "A key of the scenario, such as 'slo.ttft_p95=600 ms'; repeatable."
 SEED_OF_DRAWS = "Seed of the random draws."
-DAY_OF_LIST = "Date of a list that states none, such as the files of LiteLLM and genai-prices."
+DAY_OF_LIST = "Date of a list that states none, such as the file of LiteLLM."
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class CachePriceFlags:
     write_price: float | None = option(f"{_OF} cache writes; default: the price of input.", **_PRICE)
     read_price: float | None = option(f"{_OF} cache reads.", **_PRICE)
     prices: Path | None = option(
-        "Token-price YAML, or price file of LiteLLM or genai-prices, instead of the shipped list.",
+        "Token-price YAML, or price file of LiteLLM, instead of the shipped list.",
         metavar="FILE",
     )
     date: str | None = option(DAY_OF_LIST, metavar="DAY")

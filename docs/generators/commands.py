@@ -79,7 +79,7 @@ _FOOT = """
 - **Exit codes**: 0 done, 2 bad input, 3 does not fit, 4 target not reachable, 130 interrupted, 1 a bug of capplan, with its traceback.
 - **Width**: tables fit the terminal, or `COLUMNS` in a pipe. Words wrap, and the least important columns are left out and named; no number is cut.
 - **Completion**: `capplan --install-completion [SHELL]` completes commands, options, models, devices, dtypes, scenarios and plan files.
-- **Pictures**: `--plot FILE.svg` (`.png`, `.pdf`) draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and `compare` show; it needs `capplan[plot]`.
+- **Pictures**: `--plot FILE.svg` draws what `estimate`, `fit`, `kv-size`, `fleet`, `sweep`, `workload` and `compare` show.
 """
 
 _SEVERAL = """## Options of several commands

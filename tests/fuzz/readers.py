@@ -33,7 +33,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.price_exports import offers_in
 from capplan.readers.catalogue.prices import read_prices, skypilot_prices
-from capplan.readers.catalogue.token_prices import json_prices, litellm_prices, read_token_prices
+from capplan.readers.catalogue.token_prices import litellm_prices, read_token_prices
 from capplan.readers.plan_file import read_plan_file, result_digest
 from capplan.readers.point_file import PointFile
 from capplan.readers.yaml_file import parse_yaml
@@ -136,22 +136,6 @@ LITELLM = {
         "cache_read_input_token_cost": 3e-8, "input_cost_per_token_above_200k_tokens": 6e-7, "max_input_tokens": 272000,
     },
 }  # fmt: skip
-GENAI = [
-    {
-        "id": "openai",
-        "models": [
-            {
-                "id": "gpt-5-mini", "context_window": 272000,
-                "prices": [
-                    {"prices": {"input_mtok": {"base": 0.3, "tiers": [{"start": 200000, "price": 0.6}]}, "output_mtok": 2.5, "cache_read_mtok": 0.03}},
-                    {"constraint": {"start_date": "2026-12-01"}, "prices": {"input_mtok": 1, "output_mtok": 5}},
-                    {"constraint": {"start_time": "22:30:00Z", "end_time": "02:00:00Z"}, "prices": {"input_mtok": 1, "output_mtok": 5}},
-                ],
-                "price_variants": [{"when": {"processing": "batch"}, "prices": {"input_mtok": 0.15, "output_mtok": 1.25}}],
-            },
-        ],
-    },
-]  # fmt: skip
 MACHINES = (
     "InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Price,SpotPrice,Region,AvailabilityZone\n"
     "gpu_8x_h100,192,2048,H100,8,,24.0,12.8,east,east-a\ngpu_1x_l4,8,32,L4,1,,0.8,,east,east-a\n"
@@ -245,7 +229,6 @@ KINDS = (
     Kind("prices.yaml", read_prices, lambda: [PRICES]),
     Kind("tokens.yaml", read_token_prices, lambda: [_short(_yaml(ROOT / "hardware_specs" / "token_prices.yaml"))]),
     Kind("litellm.json", lambda path: litellm_prices(path, DAY), lambda: [LITELLM]),
-    Kind("genai.json", lambda path: json_prices(path, DAY), lambda: [GENAI]),
     Kind("machines.csv", lambda path: skypilot_prices(path, DAY), lambda: [MACHINES.encode()]),
     Kind("points.jsonl", lambda path: PointFile(path).rows, lambda: [_points()]),
     Kind("money.yaml", read_scenario, lambda: [_yaml(ROOT / "scenarios" / f"{name}.yaml") for name in MONEY]),

@@ -234,18 +234,15 @@ def test_lengths_without_times_make_a_workload_that_asks_for_its_rate(tmp_path):
     assert [item.request_rate_per_s for item in read_scenario(tmp_path / "s.yaml").classes] == [3.0]
 
 
-def test_the_same_traffic_draws_the_same_picture(tmp_path):
-    pytest.importorskip("matplotlib")
-    from capplan.report.charts.static import workload_picture
-
+def test_the_same_traffic_draws_the_same_picture(capplan, tmp_path):
     name, text = SMALL["Mooncake"]
     (tmp_path / name).write_text(text)
-    found = workload_of([tmp_path / name])
     for picture in ("a.svg", "b.svg"):
-        workload_picture(tmp_path / picture, found)
+        assert capplan("workload", tmp_path / name, "--plot", tmp_path / picture).code == 0
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    with pytest.raises(InputError, match=r"'c.bmp' is not one of \.svg, \.png, \.pdf"):
-        workload_picture(tmp_path / "c.bmp", found)
+    assert "--plot: 'c.png' is not an .svg" in capplan.refused(
+        "workload", tmp_path / name, "--plot", tmp_path / "c.png"
+    )
 
 
 @pytest.mark.parametrize("way", ["workload", "init"])

@@ -3,18 +3,20 @@
 import json
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from io import BytesIO
 from math import inf
+from zipfile import ZipFile
 
 import pytest
 
 from capplan.cli.main import main
-from capplan.errors import InputError
+from capplan.questions.levers.answer import asking_of, checked_names, levers_beside, levers_of
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.models import model_source
+from capplan.report.answers.levers import levers_answer
 from capplan.report.safe_text import plain
 from capplan.review.findings import findings
-from capplan.review.levers import saved_levers
-from capplan.review.page import review_html, review_markdown, review_of
+from capplan.review.page import review_html, review_markdown, review_of, tables_zip
 from tests.files import written_to
 from tests.plan_files import fleet_plan
 
@@ -125,53 +127,35 @@ def test_html_and_markdown_have_the_same_plan(found, result):
 
 
 @pytest.fixture(scope="module")
-def levers(plan):
-    """Some levers of the plan, in a file."""
-    file = plan.with_name("levers.json")
-    words = ["--lever", "commitment", "--lever", "autoscaling", "--lever", "kv-offload"]
-    assert main(["levers", "--plan", str(plan), "--offline", *words, "-o", str(file)]) == 0
-    return file
+def levers(plan, found):
+    """Return what the command says of some levers of the plan."""
+    asking = asking_of(None, plan, (), offline=True)
+    _, base = levers_beside(asking, found.asked, found.answer)
+    tried = levers_of(asking, base, checked_names(["commitment", "autoscaling", "kv-offload"]))
+    return levers_answer(asking, base, tried)
 
 
 @pytest.mark.long
-def test_saved_levers_stand_on_the_page_as_they_were_saved(found, levers):
-    tried = json.loads(levers.read_text())["result"]
-    review = review_of(replace(found, levers=saved_levers(levers, found.chosen)))
-    compared, alone, *others = next(s.tables for s in review.sections if s.title == "Levers")
-    rows = {(row["lever"], row["change"]): row for table in (alone, *others) for row in table.rows}
-    assert set(rows) == {(row["lever"], row["change"]) for row in tried["levers"]}
-    for row in tried["levers"]:
+def test_levers_stand_on_the_page_as_their_command_shows_them(found, levers):
+    review = review_of(replace(found, levers=levers))
+    section = next(section for section in review.sections if section.title == "Levers")
+    assert section.tables == tuple(table for table in levers.tables if table.rows)
+    compared, alone, *others = section.tables
+    rows = {
+        (row["lever"], row["change"]): row
+        for table in (*others, alone)
+        for row in table.rows
+        if "reason" in row
+    }
+    assert set(rows) == {(row["lever"], row["change"]) for row in levers.result["levers"]}
+    for row in levers.result["levers"]:
         shown = rows[row["lever"], row["change"]]
-        if row["gpus"] is None:
-            assert shown["reason"] == row["reason"]
-        else:
-            assert shown["usd_per_month_saved"] == row["usd_per_month_saved"]
-            assert shown["risk"] == row["risk"]
+        for key in ("reason", "usd_per_month_saved", "risk"):
+            assert shown[key] == row[key]
     assert compared.rows[0]["usd_per_month"] == found.chosen.usd_per_month
     assert max(row["usd_per_month_saved"] for row in alone.rows) > 0.0
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            lambda answer: answer["result"]["base"].update(gpus=99),
-            "was written for another plan .99 x h100-sxm",
-        ),
-        (lambda answer: answer.update(command="fleet"), "is not an answer of capplan levers"),
-        (lambda answer: answer["result"]["levers"][0].update(usd_per_month="much"), "usd_per_month"),
-        (lambda answer: answer["result"]["levers"][0].pop("change"), "change"),
-    ],
-)
-def test_levers_of_something_else_are_refused(found, levers, tmp_path, change, said):
-    answer = json.loads(levers.read_text())
-    change(answer)
-    file = written_to(tmp_path / "levers.json", answer)
-    with pytest.raises(InputError, match=said):
-        saved_levers(file, found.chosen)
-
-
-def test_levers_are_tried_or_read_not_both(plan, capplan):
-    assert "give one of them" in capplan.refused(
-        "report --plan", plan, "--offline", "--levers", "--levers-file", plan
-    )
+    page = ET.fromstring(review_html(review).replace("<!DOCTYPE html>\n", ""))
+    cells = {"".join(cell.itertext()) for cell in page.iter("td")}
+    assert {row["change"] for row in levers.result["levers"]} <= cells
+    with ZipFile(BytesIO(tables_zip(review))) as packed:
+        assert len([name for name in packed.namelist() if name.startswith("levers")]) == len(section.tables)

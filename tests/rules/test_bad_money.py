@@ -3,23 +3,17 @@
 import csv
 import json
 import re
-import sys
 from datetime import date
-from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from capplan.errors import InputError
 from capplan.keys import current_day
-from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
+from capplan.money.hosted import PeakHours, TokenPrice, TokenRates
 from capplan.questions.plans.plan_check import age_warnings
 from capplan.readers.catalogue.token_prices import (
-    find_price,
-    genai_price,
-    json_prices,
     litellm_prices,
     read_token_prices,
-    token_prices,
 )
 from tests.tables import table
 
@@ -177,7 +171,7 @@ def test_litellm_service_tiers_are_read(tmp_path):
     }
     entry |= {"input_cost_per_token_priority": 2e-6, "input_cost_per_token_batches": 2e-6}
     (tmp_path / "litellm.json").write_text(json.dumps({"x": entry}))
-    (price,) = json_prices(tmp_path / "litellm.json", "2026-11-02")
+    (price,) = litellm_prices(tmp_path / "litellm.json", "2026-11-02")
     assert price.services == (("flex", TokenRates(0.5, 1.0, 0.05)),)  # priority has no price of output
     assert price.batch_discount_fraction == 0.0  # batches that cost more are no discount
 
@@ -241,109 +235,12 @@ def test_a_rent_that_is_old_or_undated_is_flagged_wherever_a_plan_is_priced(capp
     assert "check it" not in said(("A", current_day().isoformat()))
 
 
-@pytest.fixture
-def genai(monkeypatch):
-    """Stand in for the package genai-prices, with its names and one model of tiered prices."""
-    tier = SimpleNamespace(base=3, tiers=[SimpleNamespace(start=200_000, price=6)])
-
-    def prices(_, context=None):
-        half = 0.5 if context else 1
-        kinds = {
-            "input_mtok": 3 * half if context else tier,
-            "output_mtok": 15 * half,
-            "cache_read_mtok": 0.3,
-            "cache_write_mtok": None,
-        }
-        return SimpleNamespace(**kinds)
-
-    def find(model, provider, provider_id, url):
-        if (model, provider, provider_id, url) != ("nova", None, "acme", None):
-            raise LookupError
-        return None, SimpleNamespace(id="nova", context_window=1000, get_prices=prices)
-
-    module = ModuleType("genai_prices.data_snapshot")
-    module.get_snapshot = lambda: SimpleNamespace(find_provider_model=find)
-    monkeypatch.setitem(sys.modules, "genai_prices", ModuleType("genai_prices"))
-    monkeypatch.setitem(sys.modules, "genai_prices.data_snapshot", module)
-
-
-def test_a_name_that_no_list_has_is_looked_up_in_genai_prices(genai):
-    price = find_price("acme/nova", token_prices(), "2026-11")
-    assert price.rates == TokenRates(3.0, 15.0, 0.3)
-    assert price.tiers == ((200_000.0, TokenRates(6.0, 15.0, 0.3)),)
-    assert (price.batch_discount_fraction, price.date) == (0.5, "2026-11")
-
-
-GENAI = [
-    {
-        "id": "acme", "name": "Acme", "api_pattern": "x",
-        "models": [
-            {
-                "id": "nova", "match": {"equals": "nova"}, "context_window": 500_000,
-                "prices": {
-                    "input_mtok": {"base": 3, "tiers": [{"start": 200_000, "price": 6}]}, "output_mtok": 15,
-                    "cache_read_mtok": 0.3, "cache_write_mtok": 3.75, "cache_write_1h_mtok": 6,
-                },
-                "price_variants": [
-                    {"when": {"processing": "batch"}, "prices": {"input_mtok": 1.5, "output_mtok": 7.5}},
-                    {"when": {"service_tier": "flex"}, "prices": {"input_mtok": 2, "output_mtok": 8}},
-                    {"when": {"service_tier": "flex"}, "prices": {"output_mtok": 9, "cache_read_mtok": 0.2}},
-                ],
-            },
-            {
-                "id": "tide", "match": {"equals": "tide"},
-                "prices": [
-                    {"prices": {"input_mtok": 1, "output_mtok": 4}},
-                    {"constraint": {"start_date": "2026-10-01"}, "prices": {"input_mtok": 2, "output_mtok": 8}},
-                    {"constraint": {"start_date": "2027-01-01"}, "prices": {"input_mtok": 3, "output_mtok": 12}},
-                    {"constraint": {"start_time": "22:30:00Z", "end_time": "02:00:00Z"}, "prices": {"input_mtok": 5, "output_mtok": 20}},
-                ],
-            },
-            {"id": "free", "match": {"equals": "free"}, "prices": {"input_mtok": 0, "output_mtok": 0}},
-        ],
-    }
-]  # fmt: skip
-"""Providers as the data.json of genai-prices has them."""
-
-
-def test_the_file_of_genai_prices_is_read(tmp_path):
-    file = tmp_path / "data.json"
-    file.write_text(json.dumps(GENAI))
-    nova, tide = json_prices(file, "2026-11-20")
-    assert nova.rates == TokenRates(3.0, 15.0, 0.3, 3.75)
-    assert nova.tiers == ((200_000.0, TokenRates(6.0, 15.0, 0.3, 3.75)),)
-    assert nova.services == (
-        ("flex", TokenRates(2.0, 8.0, 0.2, 3.75)),
-    )  # the first variant that states a kind
-    assert (nova.batch_discount_fraction, nova.batch_read_discount_fraction) == (0.5, 0.0)
-    assert nova.longer_life == LongerLife(3600.0, 2.0)
-    assert (nova.context_tokens, nova.peak, nova.change) == (500_000, None, None)
-    assert tide.rates == TokenRates(2.0, 8.0)
-    assert tide.peak == PeakHours((0, 1, 22, 23), 2.5, day_fraction=1.0)
-    assert tide.change == ("2027-01-01", TokenRates(3.0, 12.0))
-    (_, before) = json_prices(file, "2026-09-30")
-    assert (before.rates.input, before.change[0]) == (1.0, "2026-10-01")
-
-
-def test_the_file_of_genai_prices_counts_in_every_command(capplan, tmp_path):
-    file = tmp_path / "data.json"
-    file.write_text(json.dumps([{**GENAI[0], "id": "openai", "models": [{**GENAI[0]["models"][0], "id": "gpt-5"}]}]))  # fmt: skip
-    words = ("--check", "--prices", file, "--date", "2026-11-20", "--format", "json")
-    rows = capplan.result("list", "apis", "openai/gpt-5", *words)["rows"]
-    remarks = {row["api"]: row["remark"] for row in rows}
-    assert f"input $1.25, $3 in {file} of 2026-11-20" in remarks["openai/gpt-5"]
-    path = scenario(tmp_path, file="data.json", date="2026-11-20")
-    (api,) = capplan.result("compare", path, "--api", "openai/gpt-5", "--offline")["apis"]
-    assert (api["date"], api["source"]) == ("2026-11-20", str(file))
-    assert api["usd_per_month"] - api["output_usd"] == pytest.approx(2 * 730 * 3600 * 900 * 3e-6)
-
-
 @table
 def test_prices_of_other_lists_are_on_the_terms_of_the_model(tmp_path, provider, model, life_s, shortest):
-    """Names of genai-prices; the shortest prefix and the storage of a model are those of the list that ships if no other states them."""
-    file = tmp_path / "data.json"
-    file.write_text(json.dumps([{"id": provider, "models": [{**GENAI[0]["models"][0], "id": model}]}]))
-    (price,) = json_prices(file, "2026-11-20")
+    """The shortest prefix and the storage of a model are those of the list that ships if no other states them."""
+    file = tmp_path / "litellm.json"
+    file.write_text(json.dumps({f"{provider}/{model}": {**LITELLM["gpt-x"], "litellm_provider": provider}}))
+    (price,) = litellm_prices(file, "2026-11-20")
     assert (price.time_to_live_s, price.minimum_prefix_tokens) == (life_s, shortest)
     stored = price.storage_usd_per_million_tokens_hour
     assert stored == (4.5 if model == "gemini-2.5-pro" else 0.0)
@@ -358,35 +255,6 @@ def test_a_price_that_a_provider_announced_holds_from_its_day_on_for_a_prefix_to
         usd.append(json.loads(ran.out)["result"]["uncached_usd_per_day"])
         assert ("announced other prices from 2026-12-01" in ran.err) == (day.month == 11)
     assert usd[1] == pytest.approx(2 * usd[0])
-
-
-def test_the_package_itself_is_read_where_it_is_installed():
-    """Claude Sonnet 4.5 as Anthropic lists it: 3 and 15 $, writes 1.25 and reads 0.1 times input, twice above 200,000 tokens."""
-    pytest.importorskip("genai_prices")
-    price = genai_price("anthropic", "claude-sonnet-4-5", "2026-11-01")
-    assert price.rates == TokenRates(3.0, 15.0, 0.3, 3.75)
-    assert price.tiers == ((200_000.0, TokenRates(6.0, 22.5, 0.6, 7.5)),)
-    assert (price.batch_discount_fraction, price.minimum_prefix_tokens, price.time_to_live_s) == (
-        0.5,
-        1024.0,
-        300.0,
-    )
-    assert genai_price("anthropic", "no-such-model", "2026-11-01") is None
-    assert genai_price("no-such-provider", "gpt-5", "2026-11-01") is None
-    assert (
-        genai_price("google", "gemini-3-flash-preview", "2026-11-01").storage_usd_per_million_tokens_hour
-        is None
-    )
-    assert genai_price("google", "gemini-4-argon", "2026-11-01").change == ("2026-12-01", TokenRates(4.0, 20.0, 0.2))  # fmt: skip
-    assert genai_price("deepseek", "deepseek-v4-pro", "2026-11-01").peak == PeakHours(
-        (1, 2, 3, 6, 7, 8, 9), 2.0
-    )
-
-
-def test_a_price_of_genai_prices_needs_its_date(genai, capplan):
-    assert "acme/nova is known only to genai-prices, which does not date its prices" in capplan.refused(
-        "compare", SMALL, "--api", "acme/nova", "--offline"
-    )
 
 
 def test_keys_of_the_scenario_are_not_overridden_beside_a_plan_file(capplan, tmp_path):

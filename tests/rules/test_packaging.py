@@ -102,7 +102,7 @@ def test_an_index_shows_where_the_project_is_and_what_it_is_for(wheel):
 def test_torch_is_pinned_in_the_test_extra_and_optional_elsewhere(root):
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert "torch==2.13.0" in project["optional-dependencies"]["test"]
-    assert not [line for line in project["dependencies"] if line.startswith(("torch", "scipy", "matplotlib"))]
+    assert not [line for line in project["dependencies"] if line.startswith(("torch", "scipy"))]
 
 
 PLAIN = """
@@ -122,11 +122,9 @@ def test_a_plain_installation_imports_all_but_what_measures_a_device():
     extras = [
         "torch",
         "scipy",
-        "matplotlib",
         "distributed",
         "mcp",
         "mcp_types",
-        "genai_prices",
         "fastapi",
         "uvicorn",
     ]

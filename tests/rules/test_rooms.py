@@ -16,7 +16,6 @@ OWNERS = {
     "yaml": {"readers"},
     "huggingface_hub": {"readers"},
     "rich": {"report"},
-    "matplotlib": {"report"},
     "pandas": {"library"},
     "typer": {"cli"},
     "click": set(),

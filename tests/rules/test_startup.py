@@ -10,7 +10,7 @@ from capplan.cli.commands import COMMANDS
 from tests.tables import table
 
 ROOT = Path(__file__).resolve().parents[2]
-HEAVY = {"torch", "pandas", "scipy", "matplotlib", "huggingface_hub"}
+HEAVY = {"torch", "pandas", "scipy", "huggingface_hub"}
 PROBE = """
 import contextlib, io, sys
 from capplan.cli.main import main

@@ -30,7 +30,7 @@ BROUGHT = {
 """How-to -> what a reader has before it begins."""
 EXTRA = "capplan[calibrate]"
 """On a page that needs more than `pip install capplan`."""
-PLAIN = "import sys\nfor name in ('torch', 'scipy', 'matplotlib', 'distributed', 'mcp', 'genai_prices'):\n    sys.modules[name] = None\n"
+PLAIN = "import sys\nfor name in ('torch', 'scipy', 'distributed', 'mcp'):\n    sys.modules[name] = None\n"
 """Makes Python lack what a plain installation lacks: the libraries of the extras."""
 LEFT = {
     "first-plan": ("init fleet fleet explain levers report report export export verify-plan",

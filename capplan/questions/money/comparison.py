@@ -40,7 +40,7 @@ from capplan.questions.plans.plan_check import age_warnings, change_warnings, li
 from capplan.readers.catalogue.token_prices import (
     HINT,
     find_price,
-    json_prices,
+    litellm_prices,
     prices_of_model,
     read_token_prices,
     refuse_unused_day,
@@ -80,7 +80,7 @@ def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
 
     Parameters
     ----------
-    file : a token-price YAML, or the price file of LiteLLM or genai-prices in JSON; None: those that ship
+    file : a token-price YAML, or the price file of LiteLLM; None: those that ship
     day : of a file that does not state it
     """
     if file is None:
@@ -92,7 +92,7 @@ def listed_prices(file: str | None, day: str | None) -> tuple[TokenPrice, ...]:
             f"{file}: states no date for its prices, and a price without a date cannot be compared\n"
             "  say which day they are of: hosted: {date: 2026-11-01}, or --set hosted.date=2026-11-01"
         )
-    return json_prices(file, day)
+    return litellm_prices(file, day)
 
 
 def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, ...]:
@@ -100,7 +100,7 @@ def asked_prices(names: Sequence[str], asked: AskedFleet) -> tuple[TokenPrice, .
     scenario, model = asked.scenario, next(iter(asked.question.networks.values())).name
     file, day = scenario.hosted.file, scenario.hosted.date
     known = listed_prices(file, day)
-    found = tuple(dict.fromkeys(find_price(name, known, day, own_list=file is not None) for name in names))
+    found = tuple(dict.fromkeys(find_price(name, known) for name in names))
     if found and all(price.date != scenario.hosted.date for price in found):
         refuse_unused_day(scenario.hosted.date, found, f"{scenario.path}: hosted.date")
     found = found or tuple(prices_of_model(model, known))
@@ -397,7 +397,7 @@ def cache_price(
         if flags.date is not None:
             first_day(flags.date, "--date")
         known = listed_prices(str(flags.prices) if flags.prices else None, flags.date)
-        found = find_price(flags.api, known, flags.date, own_list=flags.prices is not None)
+        found = find_price(flags.api, known)
         refuse_unused_day(flags.date, [found], "--date")
         refuse_unsold_life(found, time_to_live_s, "--time-to-live")
         if prefix_tokens >= found.minimum_prefix_tokens:

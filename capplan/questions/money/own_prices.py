@@ -14,7 +14,7 @@ from capplan.questions.money.ledger import paid_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.offer_terms import PROJECT_FOLDER, known_machines, machines_in, user_folder
 from capplan.readers.catalogue.price_exports import ListedOffer, offers_in
-from capplan.readers.catalogue.token_prices import json_prices, token_prices
+from capplan.readers.catalogue.token_prices import litellm_prices, token_prices
 from capplan.readers.text_file import read_text
 from capplan.readers.yaml_file import schema_line, yaml_text
 
@@ -43,7 +43,7 @@ def price_update(files: Sequence[Path], day: str | None, *, project: bool) -> Pr
 
     Parameters
     ----------
-    files : of LiteLLM, genai-prices, AWS, Azure or GCP in JSON, or a CSV of one's own offers
+    files : of LiteLLM, AWS, Azure or GCP in JSON, or a CSV of one's own offers
     day : of files that do not state it
     project : whether the layer is the folder .capplan here instead of that of the user
     """
@@ -59,12 +59,12 @@ def price_update(files: Sequence[Path], day: str | None, *, project: bool) -> Pr
             if path.suffix.lower() == ".json"
             else ""
         )
-        if text.lstrip().startswith("[") or '"input_cost_per_token"' in text:
+        if '"input_cost_per_token"' in text:
             if day is None:
                 raise InputError(
                     f"{path}: states no date for its prices; say which day they are of: --date 2026-11-01"
                 )
-            prices = json_prices(path, day)
+            prices = litellm_prices(path, day)
             texts[folder / "token_prices" / f"{day}-{_word(path.stem)}.json"] = text
             apis += _changed_apis(prices)
             counts[str(path)] = len(prices)

@@ -1,16 +1,15 @@
-"""Prices of hosted APIs: the table that ships, the optional package genai-prices, and LiteLLM's price file."""
+"""Prices of hosted APIs: the table that ships, one's own, and LiteLLM's price file."""
 
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime, time
+from datetime import date
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from importlib import import_module
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.keys import (
@@ -26,12 +25,10 @@ from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
 from capplan.readers.catalogue.models import same_model
 from capplan.readers.catalogue.offer_terms import OwnFile, PageSource, own_files
 from capplan.readers.record import Record, refuse_unlisted, validated
-from capplan.readers.text_file import data_folder, json_values, read_json, read_text
-from capplan.readers.yaml_file import Document, read_yaml
+from capplan.readers.text_file import data_folder, read_json
+from capplan.readers.yaml_file import read_yaml
 
-HINT = "more: capplan[prices] installs genai-prices; hosted.file reads its data.json, LiteLLM's price file or a YAML of your own"
-GENAI_SOURCE = "https://github.com/pydantic/genai-prices"
-_GENAI = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+HINT = "more: hosted.file reads LiteLLM's price file or a YAML of your own"
 _PRICE_FILE_BYTES = 64_000_000
 _WINDOW = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-4]):([0-5]\d)")
 _LITELLM_TIER = re.compile(r"input_cost_per_token_above_(\d{1,6})k_tokens")
@@ -258,7 +255,7 @@ def token_prices() -> tuple[TokenPrice, ...]:
 def _token_prices(own: tuple[OwnFile, ...]) -> tuple[TokenPrice, ...]:
     known = {offer.name.lower(): offer for offer in (_price(row, _shipped()) for row in _shipped().prices)}
     for file in own:
-        for price in json_prices(file.path, file.path.name[:10]):
+        for price in litellm_prices(file.path, file.path.name[:10]):
             shipped = known.get(price.name.lower(), price)
             known[price.name.lower()] = replace(price, serves=shipped.serves, retires=shipped.retires)
     return tuple(known.values())
@@ -390,217 +387,6 @@ def _whole_hours(written: object) -> set[int]:
     return {hour for hour in range(24) if set(range(60 * hour, 60 * hour + 60)) <= minutes}
 
 
-class _GenaiRecord(BaseModel):
-    """A part of the file of genai-prices, which has keys that are not read."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-def _nothing_or_more(usd: float) -> float:
-    """Return a price of genai-prices, which is nothing or enough to divide by."""
-    if 0.0 < usd < _LEAST_USD:
-        raise ValueError(f"is below ${_LEAST_USD:g} per million tokens")
-    return usd
-
-
-_LEAST_USD = 1e-6
-_GenaiUsd: TypeAlias = Annotated[
-    float, Field(ge=0, le=1e6, allow_inf_nan=False), AfterValidator(_nothing_or_more)
-]
-
-
-class GenaiTier(_GenaiRecord):
-    """A price of prompts above a length."""
-
-    start: Annotated[int, Field(ge=0, le=10**9)]
-    price: _GenaiUsd
-
-
-class GenaiTiered(_GenaiRecord):
-    """A price that depends on the length of the prompt."""
-
-    base: _GenaiUsd
-    tiers: list[GenaiTier]
-
-
-class GenaiRates(_GenaiRecord):
-    """Dollars per million tokens, by kind."""
-
-    input_mtok: GenaiTiered | _GenaiUsd | None = None
-    output_mtok: GenaiTiered | _GenaiUsd | None = None
-    cache_read_mtok: GenaiTiered | _GenaiUsd | None = None
-    cache_write_mtok: GenaiTiered | _GenaiUsd | None = None
-    cache_write_1h_mtok: GenaiTiered | _GenaiUsd | None = None
-
-
-class GenaiConstraint(_GenaiRecord):
-    """The first day of prices, or their hours of the day in UTC."""
-
-    start_date: date | None = None
-    start_time: time | None = None
-    end_time: time | None = None
-
-    def active(self, at: datetime) -> bool:
-        """Return whether it holds at a time in UTC."""
-        if self.start_date is not None:
-            return at.date() >= self.start_date
-        if self.start_time is None or self.end_time is None:
-            return True
-        start, end, now = self.start_time.replace(tzinfo=None), self.end_time.replace(tzinfo=None), at.time()
-        return start <= now < end if start <= end else now >= start or now < end
-
-
-class GenaiConditional(_GenaiRecord):
-    """Prices under a constraint."""
-
-    constraint: GenaiConstraint | None = None
-    prices: GenaiRates
-    when: dict[str, str] = Field(default_factory=dict)
-    """What a request asks for; empty for prices that are no variant."""
-
-    def holds(self, at: datetime) -> bool:
-        """Return whether its constraint holds."""
-        return self.constraint is None or self.constraint.active(at)
-
-
-class GenaiModel(_GenaiRecord):
-    """A model in the file of genai-prices, read as the package reads it."""
-
-    id: Annotated[str, Field(min_length=1, max_length=300)]
-    context_window: Annotated[int, Field(ge=1, le=10**9)] | None = None
-    prices: GenaiRates | Annotated[list[GenaiConditional], Field(min_length=1)]
-    price_variants: list[GenaiConditional] | None = None
-
-    def get_prices(self, at: datetime, context: Mapping[str, str] | None = None) -> GenaiRates:
-        """Return the last of the prices that hold at a time, and of what a request asks for the first that states each kind."""
-        if isinstance(self.prices, GenaiRates):
-            found = self.prices
-        else:
-            holding = [item.prices for item in self.prices if item.holds(at)]
-            found = holding[-1] if holding else self.prices[0].prices
-        asked: dict[str, object] = {}
-        for variant in (self.price_variants or ()) if context else ():
-            if variant.holds(at) and variant.when.items() <= (context or {}).items():
-                stated = {name: value for name, value in variant.prices if value is not None}
-                asked = stated | asked
-        return found.model_copy(update=asked)
-
-
-class GenaiProvider(_GenaiRecord):
-    """A provider in the file of genai-prices."""
-
-    id: Annotated[str, Field(min_length=1, max_length=100)]
-    models: list[GenaiModel]
-
-
-def json_prices(path: str | os.PathLike[str], day: str) -> tuple[TokenPrice, ...]:
-    """Return the prices in a JSON file on a day that it does not state: LiteLLM's, an object, or that of genai-prices, a list."""
-    name = os.fspath(path)
-    text = read_text(path, kind="a price file", max_bytes=_PRICE_FILE_BYTES)
-    if not text.lstrip().startswith("["):
-        return litellm_prices(path, day)
-    prices = []
-    for value in json_values(text, name):
-        provider = validated(GenaiProvider, Document(name, value, {}))
-        found = (_of_genai(provider.id, model, day, name) for model in provider.models)
-        prices += [price for price in found if price is not None]
-    if not prices:
-        raise InputError(
-            f"{name}: has no model with a price of input and of output; LiteLLM's model_prices_and_context_window.json or the "
-            "data.json of genai-prices is expected"
-        )
-    return tuple(prices)
-
-
-def genai_price(provider: str, model: str, day: str) -> TokenPrice | None:
-    """Return a price of the optional package genai-prices on a day; None without the package or without such a model.
-
-    Parameters
-    ----------
-    provider, model : as a user names them
-    day : the day of the prices, which the package does not state
-    """
-    try:
-        snapshot = import_module("genai_prices.data_snapshot").get_snapshot()
-    except ImportError:
-        return None
-    try:
-        _, listed_model = snapshot.find_provider_model(model, None, provider, None)
-    except LookupError:
-        return None
-    return _of_genai(provider, listed_model, day, GENAI_SOURCE)
-
-
-def _of_genai(provider: str, model: Any, day: str, source: str) -> TokenPrice | None:
-    """Return the prices of a model of genai-prices on a day: those of the cheapest hours, with the hours at which it asks for more."""
-    first = first_day(day)
-    times = [
-        datetime.combine(first, time(hour, minute), tzinfo=UTC) for hour in range(24) for minute in (0, 30)
-    ]
-    by_time = [(_genai_rates(model.get_prices(at), None), at) for at in times]
-    known = [(rates, at) for rates, at in by_time if rates is not None]
-    if len(known) < len(times):
-        return None
-    usual, cheap = min(known, key=lambda pair: pair[0].input)
-    dear = tuple(dict.fromkeys(at.hour for rates, at in known if rates.input > usual.input))
-    ratio = max(rates.input for rates, _ in known) / usual.input
-    listed = model.get_prices(cheap)
-    above = sorted({tier.start for kind in _GENAI for tier in getattr(getattr(listed, kind), "tiers", ())})
-
-    def asked(key: str, value: str) -> TokenRates:
-        return _genai_rates(model.get_prices(cheap, {key: value}), None) or usual
-
-    batch, hour = asked("processing", "batch"), _genai_usd(listed, "cache_write_1h_mtok", None)
-    services = ((name, asked("service_tier", name)) for name in ("flex", "priority"))
-    price = TokenPrice(
-        provider=provider,
-        model=model.id,
-        rates=usual,
-        tiers=tuple((float(start), _genai_rates(listed, start) or usual) for start in above),
-        context_tokens=model.context_window,
-        peak=PeakHours(dear, ratio, day_fraction=1.0) if dear else None,
-        change=_genai_change(model, cheap, usual),
-        services=tuple((name, rates) for name, rates in services if rates != usual),
-        date=day,
-        source=source,
-    )
-    reads = usual.cache_read and batch.cache_read
-    storage, least = _kept(provider, model.id)
-    terms = _shipped().terms_of(provider, model.id)
-    if terms and terms.peak and terms.peak.hours_utc != dear:
-        terms = terms.model_copy(update={"peak": None})
-    return _on_terms(
-        price, terms, storage=storage, shortest=least, discount=max(1.0 - batch.input / usual.input, 0.0),
-        read_discount=max(1.0 - reads / usual.cache_read, 0.0) if reads and usual.cache_read else None,
-        longer_write_ratio=hour / usual.input if hour else None,
-    )  # fmt: skip
-
-
-def _genai_change(model: Any, at: datetime, usual: TokenRates) -> tuple[str, TokenRates] | None:
-    """Return the next prices that genai-prices dates later than a time."""
-    dated = getattr(model, "prices", ())
-    parts = dated if isinstance(dated, (list, tuple)) else ()
-    starts = (getattr(part.constraint, "start_date", None) for part in parts)
-    later = sorted(start for start in starts if start is not None and start > at.date())
-    rates = _genai_rates(model.get_prices(datetime.combine(later[0], at.timetz())), None) if later else None
-    return None if rates is None or rates == usual else (later[0].isoformat(), rates)
-
-
-def _genai_usd(listed: Any, kind: str, above: int | None) -> float | None:
-    """Return one price of genai-prices for prompts above a tier's start."""
-    price = getattr(listed, kind, None)
-    if price is None:
-        return None
-    reached = [t.price for t in getattr(price, "tiers", ()) if above is not None and t.start <= above]
-    return float(reached[-1] if reached else getattr(price, "base", price))
-
-
-def _genai_rates(listed: Any, above: int | None) -> TokenRates | None:
-    """Return the prices of genai-prices for prompts above a tier's start; None where input or output has no price, or costs nothing."""
-    inputs, outputs, read, write = (_genai_usd(listed, kind, above) for kind in _GENAI)
-    return TokenRates(inputs, outputs, read, write) if inputs and outputs else None
-
-
 def age_days(price: TokenPrice, today: date) -> int:
     """Return the age of a price; a date without a day means its first day."""
     return (today - first_day(price.date)).days
@@ -613,17 +399,13 @@ def refuse_unused_day(day: str | None, prices: Iterable[TokenPrice], place: str)
         raise InputError(f"{place}: {kept[0].name} states its own date, {kept[0].date}; leave the date out")
 
 
-def find_price(
-    name: str, known: Sequence[TokenPrice], day: str | None, *, own_list: bool = False
-) -> TokenPrice:
-    """Return the price of PROVIDER/MODEL: from a list of one's own, from the package genai-prices on a day, from the list that ships.
+def find_price(name: str, known: Sequence[TokenPrice]) -> TokenPrice:
+    """Return the price of PROVIDER/MODEL in a list.
 
     Parameters
     ----------
     name : PROVIDER/MODEL; case does not matter
     known : prices to look through
-    day : the day of prices of genai-prices; None: not given
-    own_list : whether the list is a file of the user's, which no other list replaces
 
     Raises
     ------
@@ -636,17 +418,8 @@ def find_price(
         meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
         raise InputError(f"--api: {name!r} is not PROVIDER/MODEL{meant}\n  e.g. --api openai/gpt-5")
     listed = {price.name.lower(): price for price in known}.get(name.lower())
-    if listed is not None and (own_list or day is None):
-        return listed
-    if day is not None and (price := genai_price(provider, model, day)) is not None:
-        return price
     if listed is not None:
         return listed
-    if day is None and genai_price(provider, model, "2026-01-01") is not None:
-        raise InputError(
-            f"--api: {name} is known only to genai-prices, which does not date its prices\n"
-            "  say which day they are of: --set hosted.date=2026-11-01, or hosted: {date: 2026-11-01} in the scenario"
-        )
     models = [price.model for price in known if price.provider.lower() == provider.lower()]
     if models:
         raise unknown(f"model of {provider}", model, models, place="--api", hint=HINT)

@@ -1,1 +1,1 @@
-"""Charts as data, and their two writers: SVG with marks that a page makes interactive, and matplotlib for files."""
+"""Charts as data, and their writer: SVG, with marks that a page makes interactive."""

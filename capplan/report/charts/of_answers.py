@@ -1,6 +1,6 @@
 """The charts of answers as data, in base units: memory and its allocation, chance to meet the SLO, load over time, the roofline."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil, floor, log10
@@ -16,12 +16,14 @@ from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import matmul_kernel
 from capplan.memory.kv_sizes import KvSize
 from capplan.model.weight_format import stored_formats
+from capplan.money.comparison import Comparison, cost_lines
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.questions.money.energy import Outlook
 from capplan.replica.estimate import OperatorRow
 from capplan.replica.spec import ReplicaSpec
 from capplan.report.answers.waterfall import waterfall_rows, why_title
 from capplan.report.screen_units import Screen, screen_of, shown_money, shown_number
+from capplan.workload.statistics import WorkloadSummary
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#9a8c00", "#7f7f7f")
 """Distinct for colour-blind readers and in print: Okabe and Ito 2008, with the yellow darkened for white paper."""
@@ -96,7 +98,7 @@ class Line:
     name: str
     x: Sequence[float]
     y: Sequence[float]
-    kind: Literal["line", "dotted", "step", "points"] = "line"
+    kind: Literal["line", "step", "points"] = "line"
     """A step holds its value until the next x."""
     labels: tuple[str, ...] = ()
     """Labels of the points; empty: x and y."""
@@ -400,3 +402,60 @@ def fleet_charts(answer: FleetAnswer, outlook: Outlook) -> list[Chart]:
     charts: list[Chart] = [certainty] if certainty else []
     alike = outlook.over_time.get("")
     return [*charts, load_chart(alike)] if alike else charts
+
+
+def workload_charts(summary: WorkloadSummary) -> list[Chart]:
+    """Return lengths, rate over time and, where it is known, prefix reuse by the size of the cache."""
+    rate, prefix = summary.rate, summary.prefix
+    lengths = (("input", summary.input_tokens), ("output", summary.output_tokens))
+    shares = [
+        Line(
+            f"{name}, mean {of.mean:,.0f}",
+            of.values,
+            [(at + 0.5) / len(of.values) for at in range(len(of.values))],
+        )
+        for name, of in lengths
+    ]
+    charts: list[Chart] = [_plain(summary.name, "tokens", "share of requests", shares, log_x=True)]
+    if rate.by_window:
+        hours = [at * rate.window_s / 3600.0 for at in range(len(rate.by_window))]
+        lines = [Line("rate", hours, rate.by_window, "step")]
+        lines += [Line("mean", hours, [rate.mean] * len(hours))] if rate.mean else []
+        charts.append(_plain("rate", "hours", f"req/s in windows of {rate.window_s:.0f} s", lines))
+    if prefix:
+        blocks, hits = zip(*prefix.curve, strict=True)
+        curve = Line("hits", [count * prefix.block_tokens for count in blocks], hits)
+        charts.append(_plain("prefix reuse", "tokens in the cache", "prefix hits", [curve], log_x=True))
+    return charts
+
+
+def _plain(title: str, x_title: str, y_title: str, lines: Sequence[Line], *, log_x: bool = False) -> Lines:
+    """Return a chart of numbers as they are."""
+    return Lines(title, "count", "count", tuple(lines), log_x=log_x, x_title=x_title, y_title=y_title)
+
+
+def frontier_charts(lines: Mapping[str, Sequence[Mapping[str, Any]]], title: str) -> list[Chart]:
+    """Return throughput per GPU against the speed of each user, and goodput against load, one line per plan."""
+
+    def of_rows(y: str, x: Callable[[Mapping[str, Any]], float]) -> list[Line]:
+        return [
+            Line(name, [x(row) for row in rows], [row[y] for row in rows]) for name, rows in lines.items()
+        ]
+
+    speeds = of_rows("output_tokens_per_s_per_gpu", lambda row: 1.0 / row["tpot_s"]["mean"])
+    shares = of_rows("slo_met_fraction", lambda row: float(row["requests_per_s"]))
+    return [
+        _plain(title, "tokens/s of each user", "output tokens/s of each GPU", speeds),
+        _plain("goodput", "requests/s of a replica", "share within the targets", shares),
+    ]
+
+
+def cost_chart(comparison: Comparison, title: str) -> Lines:
+    """Return the cost of the self-hosted fleet, in steps, and that of each API over the peak rate."""
+    rates, own, apis = cost_lines(comparison)
+    fleet = Line("self-hosted fleet", rates.tolist(), [*own[1:].tolist(), float(own[-1])], "step")
+    lines = (fleet, *(Line(name, rates.tolist(), usd.tolist()) for name, usd in apis.items()))
+    return Lines(
+        title, "count", "count", lines, mark=comparison.own.request_rate, mark_name="today",
+        x_title="req/s at the peak", y_title="$ a month",
+    )  # fmt: skip

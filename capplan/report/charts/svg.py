@@ -1,5 +1,6 @@
 """Any chart as a self-contained SVG element: bars, tornados, lines and steps, whose marks say their values."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10
@@ -21,6 +22,8 @@ from capplan.report.charts.of_answers import (
 from capplan.report.safe_text import html_words
 
 WIDTH = 760
+_TITLE = 28
+"""Height of the title above a chart."""
 LETTER = 7.4
 """Width of a letter at the size that the charts use."""
 
@@ -235,7 +238,7 @@ def lines_svg(chart: Lines, index: int) -> str:
     """Return a line chart with its axes, and a legend where there are several lines."""
     all_x = [x for line in chart.lines for x in line.x]
     all_y = [y for line in chart.lines for y in line.y]
-    across = _axis(all_x, _LEFT, WIDTH - _RIGHT, log=chart.log, from_zero=False)
+    across = _axis(all_x, _LEFT, WIDTH - _RIGHT, log=chart.log or chart.log_x, from_zero=False)
     upright = _axis(all_y, _HEIGHT - _BOTTOM, _LINES_TOP, log=chart.log, from_zero=True)
     parts = _axes(chart, across, upright)
     for at, line in enumerate(chart.lines):
@@ -326,6 +329,24 @@ def svg_of(chart: Chart, *, index: int = 0) -> str:
 
 def svg_file(chart: Chart) -> str:
     """Return a chart as an SVG file: dark on white, wherever it is shown."""
-    drawing = svg_of(chart).replace('class="chart"', 'color="#1a1a1a"', 1)
+    return _on_white(svg_of(chart))
+
+
+def _on_white(drawing: str) -> str:
+    drawing = drawing.replace('class="chart"', 'color="#1a1a1a"', 1)
     title, end, rest = drawing.partition("</title>\n")
     return f'{title}{end}<rect width="100%" height="100%" fill="#ffffff"/>\n{rest}\n'
+
+
+def titled_svg(charts: Sequence[Chart]) -> str:
+    """Return charts below each other as one SVG file, each under its title; the same charts give the same bytes."""
+    parts, below = [], 0.0
+    for index, chart in enumerate(charts, 1):
+        drawing = svg_of(chart, index=index)
+        size = re.search(r'viewBox="0 0 \S+ ([\d.]+)"', drawing)
+        assert size is not None
+        parts.append(text(4, below + _TITLE / 2, chart.title))
+        place = f'class="chart" y="{below + _TITLE:g}" height="{float(size[1]):g}"'
+        parts.append(drawing.replace('class="chart"', place, 1))
+        below += _TITLE + float(size[1])
+    return _on_white(frame("; ".join(chart.title for chart in charts), below, parts, 0))
