@@ -105,7 +105,7 @@ CHOICES_PICTURE_TEXT = """![Required confidence of 50 to 95 % against picks abov
 
 CERTAINTY = """[How likely a plan meets its SLO](../certainty.md) explains the slowness of a replica (`capplan/accuracy/slowness.py`), and which runs its spread is from. In addition:
 
-- The runs are within capacity. For both latencies of an open loop at once the larger slowness counts. The slowest first tokens of a closed loop, which hold cold starts, do not count.
+- The runs are within capacity. Both latencies of a run at once are within limits that each is equally likely to keep. The slowest first tokens of a closed loop, which hold cold starts, do not count.
 - No group (source, model, device) has more than eight votes: few open loops were measured, and plans are mostly of open loops.
 - The logarithm is spread in proportion to sqrt(r² + ln(1 + h / step)²): the error of kernels, and what an unknown host adds to each step, h = 0.5 ms.
 
