@@ -237,7 +237,7 @@ class SlownessTable:
     regimes: Mapping[str, SlownessRegime]
     """Distribution by latency/part."""
     correlation: float
-    """Of the normal scores of both latencies of a run."""
+    """Correlation of the normal scores of both latencies of a run."""
     classes: Mapping[str, int]
     """Class of network -> groups of open-loop runs."""
 
@@ -357,9 +357,9 @@ class JointSlowness:
     """How slow a replica may be: as its first tokens show it, and as its later ones do."""
 
     by_latency: Mapping[Latency, Slowness]
-    """Of the latencies that targets limit."""
+    """Distribution of each latency that targets limit."""
     correlation: float
-    """Of their normal scores."""
+    """Correlation of their normal scores."""
 
     @property
     def thin(self) -> bool:
@@ -369,10 +369,10 @@ class JointSlowness:
     def probability(self, slowest: Mapping[Latency, float]) -> float:
         """Return the probability that no latency of a replica is slower than this.
 
-            P = F_r(z(F_0(s_0)), z(F_1(s_1)))
+            P = G(z(F(s)) of first tokens, z(F(s)) of later ones; r)
 
-        F_i is the distribution of the slowness of a latency, s_i its limit, z(p) the quantile of a normal variable, and F_r the distribution
-        of two with a correlation r (a Gaussian copula). With a single latency P = F_0(s_0).
+        F is the distribution of the slowness of a latency, s its limit, z(p) the quantile of a normal variable, and G the distribution of two
+        with a correlation r (a Gaussian copula). With a single latency P = F(s).
 
         Examples
         --------

@@ -275,7 +275,7 @@ _OF_REPLICAS: Mapping[str, Callable[[Subject], Stated | list[Stated]]] = {
     "busy_replicas": lambda of: Stated(of.busy),
     "headroom_fraction": lambda of: Stated(of.plan.single.headroom_fraction),
     "slowness_ratio": lambda _: Stated(1.0),
-    "sure_slowness_ratio": lambda of: _slowness(of, of.facts.sure_slowness, f"with the others not exceeded in {of.confidence:.0%} of"),
+    "sure_slowness_ratio": lambda of: _slowness(of, of.facts.sure_slowness, f"by no latency exceeded in {of.confidence:.0%} of"),
     "low_slowness_ratio": lambda of: _slowness(of, of.facts.slowness.each(RANGE[0]), f"{RANGE[0]:.0%} point of"),
     "high_slowness_ratio": lambda of: _slowness(of, of.facts.slowness.each(RANGE[1]), f"{RANGE[1]:.0%} point of"),
     "powered_gpus": lambda of: Stated(of.plan.groups[0].ordered_gpus),
@@ -490,6 +490,7 @@ def probability(of: Subject, quantity: str) -> Explained:
         "slowness": measured,
         "slowness_correlation": Stated(of.facts.slowness.correlation),
     }
-    found = tabled(of, quantity, given=given)
+    row = PLAN["target_probabilities.*"] if len(slowest) == 1 else None
+    found = tabled(of, quantity, given=given, row=row)
     inputs = [*(item for item in found.inputs if item.symbol), *of.limits(key)]
     return explained(quantity, value, found.formula, inputs, found.page)

@@ -89,7 +89,7 @@ def test_planned_values_are_those_of_the_plan(exported):
     assert shown["Requests per second", "planned peak"] == f"vector({peak:.6g})"
     for title, key, limit in (
         ("Time to first token", "ttft_s", 0.3),
-        ("Time per output token", "tpot_s", 0.015),
+        ("Time per output token", "tpot_s", 0.013),
     ):
         assert shown[f"{title}, p95", "SLO target"] == f"vector({limit:.6g})"
         assert shown[f"{title}, p95", "predicted at the peak"] == f"vector({chosen[key]['p95']:.6g})"

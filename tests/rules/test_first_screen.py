@@ -31,7 +31,7 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
     assert len(lines) <= 24
     text = " ".join(" ".join(lines).split())
     assert re.match(
-        r"small: order 3 x l40s .* for \$2,190 per month; the chance to meet the SLO is \d+% ", text
+        r"small: order 3 x l40s .* for \$2,190 per month; the chance to meet the SLO is (over )?\d+% ", text
     )
     assert "bottleneck: " in text
     assert re.search(r"confidence: .*capplan verify-plan on one replica may save \$730 per month", text)
