@@ -19,7 +19,7 @@ from tests.tables import table
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
 SMALL = "tests/golden/small.yaml"
-BUSY = (SMALL, "--offline", "--set", "traffic[0].request_rate=44")
+BUSY = (SMALL, "--offline", "--set", "traffic[0].request_rate=40", "--confidence=90%")
 """A load at which the required confidence takes a GPU more than the prediction."""
 
 
@@ -36,9 +36,9 @@ def test_the_first_screen_is_a_screen(capplan, monkeypatch, columns):
     assert "bottleneck: " in text
     assert re.search(r"confidence: .*capplan verify-plan on one replica may save \$730 per month", text)
     assert re.search(
-        r"at the peak: TTFT p95 [\d.]+ ms \(limit 300 ms\), TPOT p95 [\d.]+ ms \(limit 15 ms\)", text
+        r"at the peak: TTFT p95 [\d.]+ ms \(limit 300 ms\), TPOT p95 [\d.]+ ms \(limit 13 ms\)", text
     )
-    assert re.search(r"; \$0\.04 per million tokens, \$0\.19 for output", text)
+    assert re.search(r"; \$0\.04 per million tokens, \$0\.21 for output", text)
     assert re.search(r"GPUs: 1 saturated \+ 1 (headroom|confidence) \+ 1 spare = 3 ", text)
     assert re.search(r"assumed: .*; replace with traffic\[0\]\.trace ", text)
     more = r"more: --full( \(\d plans?\))?, --assumptions \(\d+ more\), capplan report$"
