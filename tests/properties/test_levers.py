@@ -22,6 +22,7 @@ from capplan.questions.levers.answer import (
     REGIONS,
     Asking,
     asked_levers,
+    asking_of,
     checked_names,
     levers_of,
 )
@@ -407,3 +408,15 @@ def test_an_estimate_and_an_offer_without_a_term_are_in_no_headline(capplan, tmp
             else "the offers of h100-sxm state no term"
         )
         assert row["risk"].startswith(said)
+
+
+@pytest.mark.parametrize(("under", "devices"), [(100.0, ["h100-sxm"]), (np.inf, ["h100-sxm", "l40s"])])
+def test_no_pool_without_a_price_is_under_a_cost_in_dollars(small, monkeypatch, under, devices):
+    asking = asking_of(small, None, (), offline=True)
+    asked = asking.changed(("fleet.disaggregation=only",))
+    unpriced = replace(asked, prices={**asked.prices, "l40s": None})
+    seen = []
+    monkeypatch.setattr(levers, "pools_decision", lambda _, limits, *__, **___: (seen.append(limits), ()))
+    asking.pools(unpriced, under)
+    assert [device.name for device in seen[0].prefill_devices] == devices
+    assert [device.name for device in seen[0].decode_devices] == devices

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import astuple, fields, is_dataclass, replace
 from functools import cache
 from hashlib import sha256
 from typing import Any
@@ -21,7 +21,7 @@ from capplan.replica.plans import StepTimes
 from capplan.replica.replica import Replica, replicas_of
 from capplan.replica.spec import ReplicaSpec
 from capplan.replica.speculation import DraftPlan, drafting_replica
-from capplan.serving.steady_state import SteadyState
+from capplan.serving.steady_state import Lengths, SteadyState
 
 
 def content_key(*values: Any) -> str:
@@ -128,7 +128,7 @@ class SearchCache:
 
     def _build_states(self, demand: Demand, specs: Sequence[ReplicaSpec]) -> None:
         """Compute the steady states of replicas under a demand, of those whose step times have the same knots together."""
-        traffic = self._key(demand)
+        traffic = self._key(demand, _mean_lengths)
         alike: dict[tuple[int, ...], list[ReplicaSpec]] = {}
         for spec in specs:
             if (self._made_of(spec), traffic) not in self._states:
@@ -162,7 +162,7 @@ class SearchCache:
         if candidate.speculating is not None:
             return Trial(candidate, question, paths, candidate.speculating, runs)
         self.build([candidate], question)
-        state = self._states[made_of, self._key(candidate.demand)]
+        state = self._states[made_of, self._key(candidate.demand, _mean_lengths)]
         return Trial(candidate, question, paths, self.replica(spec), runs, state)
 
     def joint(self, question: Question, prefill: Replica, decode: Replica, link: LinkTerms) -> Joint:
@@ -207,13 +207,32 @@ def _timed(profile: EngineProfile) -> EngineProfile:
 
 
 def _mix(demand: Demand) -> Demand:
-    """Return the demand scaled to one request per second, since each run sets its rate; with users the demand as it is."""
+    """Return the demand scaled to one request per second, since each run sets its rate; with users the demand as it is.
+
+    Means are rounded, so that a share of each class has the runs of all requests.
+    """
     rates = [request_class.request_rate_per_s for request_class in demand.classes]
     if any(rate is None for rate in rates):
         return demand
     total = sum(rate for rate in rates if rate is not None)
     classes = [
-        replace(request_class, request_rate_per_s=(request_class.request_rate_per_s or 0.0) / total)
+        replace(request_class, request_rate_per_s=_rounded((request_class.request_rate_per_s or 0.0) / total))
         for request_class in demand.classes
     ]
-    return replace(demand, classes=tuple(classes))
+    return replace(demand, classes=tuple(classes), lengths=_lengths_of(demand))
+
+
+def _lengths_of(demand: Demand) -> Lengths:
+    return Lengths(*(_rounded(float(value)) for value in astuple(demand.lengths)))
+
+
+def _mean_lengths(demand: Demand) -> tuple[Lengths, float] | Demand:
+    """Return what the closed form knows of a demand, rounded; the demand as it is if responses decide its mixture."""
+    if demand.mix_depends_on_responses:
+        return demand
+    return _lengths_of(demand), demand.load_s
+
+
+def _rounded(value: float) -> float:
+    """Return a number without the digits in which sums of the same terms differ."""
+    return float(f"{value:.12g}")

@@ -133,12 +133,16 @@ class Together:
             found.append(latencies_of(runs, self.classes) if runs else self.seen())
         return found
 
-    def value(
-        self, target: Target, slownesses: Sequence[float] | None = None, traffic_ratio: float = 1.0
+    def value(self, target: Target) -> float:
+        """Return the value that a target limits, of all requests together at the peak, as predicted [s]."""
+        return self._value(self.seen(), target, None, 1.0)
+
+    def _value(
+        self, seen: Latencies, target: Target, slownesses: Sequence[float] | None, traffic_ratio: float
     ) -> float:
-        """Return the value that a target limits, of all requests together [s]."""
+        """Return the value that a target limits of what all requests see together [s]."""
         if target.metric != "itl":
-            return self.seen(slownesses, traffic_ratio).value(target)
+            return seen.value(target)
         slower = [1.0] * len(self.parts) if slownesses is None else slownesses
         alone = (self.seen(slownesses, traffic_ratio, [place]) for place in range(len(self.parts)))
         # no quantile of the gaps of all requests is above the largest of a group
@@ -148,9 +152,12 @@ class Together:
         self, slownesses: Sequence[float] | None, traffic_ratio: float, limits: Mapping[Target, float]
     ) -> float:
         """Return the largest ratio of a target's value to its limit; infinite where a queue grows."""
-        if not self.seen(slownesses, traffic_ratio).steady:
+        seen = self.seen(slownesses, traffic_ratio)
+        if not seen.steady:
             return inf
-        ratios = (self.value(target, slownesses, traffic_ratio) / limit for target, limit in limits.items())
+        ratios = (
+            self._value(seen, target, slownesses, traffic_ratio) / limit for target, limit in limits.items()
+        )
         return max(ratios, default=0.0)
 
     def at(self, latency: Latency, probability: float) -> list[float]:

@@ -136,12 +136,21 @@ class Asking:
         return apart, apart
 
     def pools(self, asked: AskedFleet, under: float) -> tuple[Plan, ...]:
-        """Return the plans with separate pools that cost less per hour, cheapest first; none where a scenario does not allow them."""
-        limits = asked.scenario.fleet.pools
+        """Return the plans with separate pools that cost less per hour, cheapest first; none where a scenario does not allow them.
+
+        Under a cost in dollars, a device without a price is left out: no plan of it is known to cost less.
+        """
+        limits, terms = asked.scenario.fleet.pools, terms_of(asked)
         if limits is None:
             return ()
+        devices = limits.prefill_devices, limits.decode_devices
+        if under < inf and any(terms.priced(device.name) for device in (*devices[0], *devices[1])):
+            prefill, decode = (tuple(item for item in of if terms.priced(item.name)) for of in devices)
+            limits = replace(limits, prefill_devices=prefill, decode_devices=decode)
+        if not limits.prefill_devices or not limits.decode_devices:
+            return ()
         return pools_decision(
-            asked.question, limits, terms_of(asked), beyond=False, cache=self.shared, most_usd_per_hour=under
+            asked.question, limits, terms, beyond=False, cache=self.shared, most_usd_per_hour=under
         )[0]
 
     def cheapest(self, asked: AskedFleet, confidence: float, under: float) -> tuple[Plan | None, Question]:
