@@ -520,7 +520,7 @@ def largest_graph_tokens(spec: ReplicaSpec, query_tokens: Number) -> Number:
     return spec.sharding.data * np.minimum(2.0 * seats * query_tokens, limit)
 
 
-Method = Literal["draft-model", "eagle", "mtp", "dspark", "medusa", "ngram", "early-exit"]
+Method = Literal["draft-model", "eagle", "mtp", "dspark", "medusa", "ngram"]
 
 
 CACHING: frozenset[str] = frozenset({"draft-model", "eagle", "mtp", "dspark"})
@@ -542,8 +542,6 @@ class DraftPlan:
     """Network of a draft model."""
     step_s: float | None = None
     """Time of one draft, where it is stated; the drafter is then taken to need no memory."""
-    exit_layers: int | None = None
-    """Layers of the target that draft, where it exits early."""
 
 
 def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
@@ -561,10 +559,6 @@ def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
         assert plan.network is not None
         tensor, data = target.sharding.tensor, target.sharding.data
         return DraftModel(replace(target, network=plan.network, sharding=Sharding(tensor, 1.0, 1.0, data)))
-    layers = target.network.layers
-    if plan.method == "early-exit":
-        assert plan.exit_layers is not None
-        return DraftModel(_with_layers(target, layers[: plan.exit_layers]), weight_bytes=0.0, caches=False)
     if plan.method == "medusa":
         heads = plan.draft_tokens or len(plan.acceptance_fractions)
         return DraftModel(_with_layers(target, ()), weight_bytes=heads * _lm_head_bytes(target), caches=False)
@@ -574,7 +568,7 @@ def draft_of(plan: DraftPlan, target: ReplicaSpec) -> DraftModel | float:
         return DraftModel(
             one, weight_bytes=_layer_bytes(one) * draft_layers_per_layer(target.network, predicting)
         )
-    one = _with_layers(target, layers[-1:])
+    one = _with_layers(target, target.network.layers[-1:])
     return DraftModel(one, weight_bytes=_layer_bytes(one))
 
 

@@ -202,8 +202,7 @@ def _speculation(of_scenario: Speculation | None, flags: SpeculationFlags) -> Sp
         "draft_tokens": flags.draft_tokens or default.draft_tokens,
     }
     if drafts_named:
-        changed |= {"draft": flags.draft, "draft_step_time": flags.draft_step_s}
-        changed |= {"method": "draft-model", "exit_layers": None}
+        changed |= {"draft": flags.draft, "draft_step_time": flags.draft_step_s, "method": "draft-model"}
     return default.model_copy(update=changed)
 
 

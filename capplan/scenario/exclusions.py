@@ -27,7 +27,6 @@ _T = "traffic[]."
 _POOLING = "and runner: pooling generates no tokens; leave it out"
 _LEAVE = "leave one of them out"
 _SOURCES = "give either draft or draft_step_time, e.g. draft_step_time: 2 ms, or a method that needs none of them: eagle, mtp, dspark, medusa, ngram"
-_EXIT = "exit_layers belongs to method: early-exit, e.g. {method: early-exit, exit_layers: 8}"
 _GROWTH = "given; give one of them, e.g. {per_month: 6 %, months: 18}"
 
 EXCLUSIONS: Mapping[str, str] = {
@@ -69,8 +68,6 @@ EXCLUSIONS: Mapping[str, str] = {
         for method in get_args(Method)
         if method != "draft-model"
     },
-    "speculation with speculation.exit_layers without speculation.method: early-exit": _EXIT,
-    "speculation with speculation.method: early-exit without speculation.exit_layers": _EXIT,
     "speculation.metrics with speculation.acceptance": "acceptance is stated already; give one of them",
     "regions with cascade": f"not with cascade: an escalated request would cross the network twice if its two models are in two places, and they are planned one by one; {_LEAVE}",
     "regions with sharing": f"not with sharing: services share the GPUs of one place, and the traffic of each would be from regions of its own; {_LEAVE}",

@@ -711,7 +711,7 @@ class Speculation(Record):
     """Speculative decoding: where drafts come from, and how many are accepted."""
 
     method: Method = "draft-model"
-    """Where drafts come from: another model, a head on the target, the prompt (ngram), or the target's first layers."""
+    """Where drafts come from: another model, a head on the target, or the prompt (ngram)."""
     acceptance: Annotated[
         list[Fraction],
         BeforeValidator(_as_list),
@@ -729,8 +729,6 @@ class Speculation(Record):
     """Hugging Face id, shipped alias, or path relative to this file."""
     draft_step_time: SecondsOrZero | None = None
     """Instead of draft: time of one of its steps; may be 0."""
-    exit_layers: Annotated[Whole, Field(ge=1, le=1024)] | None = None
-    """Layers of the target that draft, with method: early-exit."""
 
 
 class Lora(Record):

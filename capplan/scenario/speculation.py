@@ -245,7 +245,7 @@ def drafting_of(
     Raises
     ------
     InputError
-        a draft with another vocabulary; a head or layers that the target does not have; no acceptance
+        a draft with another vocabulary; a head that the target does not have; no acceptance
     """
     network = None
     if plan.draft is not None:
@@ -255,10 +255,6 @@ def drafting_of(
         raise InputError(
             f"speculation.method: mtp: {target.name} has no layers for multi-token prediction\n  try eagle or ngram"
         )
-    if plan.exit_layers is not None and plan.exit_layers >= len(target.layers):
-        raise InputError(
-            f"speculation.exit_layers: {plan.exit_layers} is not below the {len(target.layers)} layers of {target.name}"
-        )
     plan, accepted = with_acceptance(plan, target)
     drafting = DraftPlan(
         plan.method,
@@ -267,7 +263,6 @@ def drafting_of(
         plan.verified_tokens,
         network,
         plan.draft_step_time,
-        plan.exit_layers,
     )
     return drafting, (*accepted, _COST_OF[plan.method] if plan.draft_step_time is None else _AS_GIVEN)
 
@@ -302,10 +297,6 @@ _COST_OF: dict[Method, Assumption] = {
     "ngram": Assumption("drafts from the prompt take no time on the device", "speculation.draft_step_time"),
     "draft-model": Assumption(
         "the draft runs on all devices of its target; its prefill of the prompts is not counted",
-        "speculation.draft_step_time",
-    ),
-    "early-exit": Assumption(
-        "the first layers and the LM head of the target draft, without memory of their own",
         "speculation.draft_step_time",
     ),
 }

@@ -198,8 +198,6 @@ def test_a_head_takes_the_memory_of_a_layer_and_a_prompt_lookup_none(replica):
     assert draft_of(DraftPlan("draft-model", (0.4,), step_s=0.0), replica.spec) == 0.0
     medusa = draft_of(DraftPlan("medusa", (0.6,), draft_tokens=3), replica.spec)
     assert medusa.weight_bytes == pytest.approx(3 * 2.0 * 128_256 * 4096)
-    early = draft_of(DraftPlan("early-exit", (0.6,), exit_layers=8), replica.spec)
-    assert (early.weight_bytes, early.caches) == (0.0, False)
     blocks = {
         method: best_speculating_replica(replica, DraftPlan(method, (0.7,), 3), 8.0, 1000.0).kv_blocks
         for method in ("ngram", "eagle", "medusa")
@@ -297,8 +295,6 @@ def test_what_cannot_draft_is_refused_in_one_line(small):
         "{method: ngram, draft_tokens: 0}": "speculation.draft_tokens",
         "{method: ngram, draft_tokens: 10000}": "speculation.draft_tokens",
         "{method: eagel}": "did you mean 'eagle'",
-        "{method: early-exit, acceptance: 0.7}": "exit_layers",
-        "{method: early-exit, exit_layers: 32, acceptance: 0.7}": "not below the 32 layers",
         "{method: ngram, draft: llama-3.2-1b}": "drafts by itself",
         "{acceptance: 0.7}": "draft_step_time",
     }
