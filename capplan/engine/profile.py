@@ -26,11 +26,14 @@ class PrefillCapture:
     """The models and layouts for which an engine captures prefill steps on NVIDIA devices; never with pipeline stages."""
 
     latent: bool
-    """Latent attention (MLA)."""
+    """Latent attention (MLA), up to `latent_tokens` of a step."""
     grouped: bool
     """Attention data parallelism, and adapters."""
     delta: bool
     """Delta attention (KDA)."""
+    latent_tokens: int = 2048
+    """Largest captured step with latent attention; that of other models is the largest step of the engine. SGLang, "Piecewise CUDA Graph",
+    docs/advanced_features/piecewise_cuda_graph.md: https://github.com/sgl-project/sglang."""
     towers: frozenset[str] = frozenset()
     """Types with a tower that keep their graphs, and types with delta attention that do."""
 
@@ -256,6 +259,8 @@ class HostOverhead:
         routed_layers: Number = 0.0,
         latent_layers: Number = 0.0,
         scaled_products: Number = 0.0,
+        *,
+        captured: Number | None = None,
     ) -> Number:
         """Return the least time of a step with prompt tokens: that of its launches [s].
 
@@ -272,6 +277,8 @@ class HostOverhead:
             L of the model, L_r of them that have routed experts, L_l with latent attention
         scaled_products : [-]
             P, matrix products of block-scaled fp8 in all layers
+        captured : [-]
+            largest step that runs under piecewise CUDA graphs; None: `graph_tokens`
 
         Examples
         --------
@@ -281,7 +288,8 @@ class HostOverhead:
         """
         eager_s = self.eager_layer_s * layers + self.eager_experts_s * routed_layers
         eager_s = eager_s + self.eager_latent_s * latent_layers + self.eager_scaled_s * scaled_products
-        return np.where(np.asarray(tokens) > self.graph_tokens, eager_s, self.graph_layer_s * layers)[()]
+        most = self.graph_tokens if captured is None else captured
+        return np.where(np.asarray(tokens) > most, eager_s, self.graph_layer_s * layers)[()]
 
     def token_s(self, *, offline: bool) -> float:
         """Return what each running sequence adds to a step [s]; offline nothing is streamed."""

@@ -28,7 +28,7 @@ from capplan.model.weight_format import kv_bytes_per_element
 from capplan.money.order import OWN, Machine, OrderLine
 from capplan.money.price import HOURS_PER_MONTH
 from capplan.replica.estimate import FRONT_END, LAUNCHES
-from capplan.replica.plans import graph_sequences, plans_of, tightest_card
+from capplan.replica.plans import graph_sequences, plans_of, prefill_graph_tokens, tightest_card
 from capplan.replica.spec import served_context_tokens
 from capplan.report.quantities import (
     ACCURACY,
@@ -430,7 +430,8 @@ def latency(of: Subject, path: str) -> Explained:
 def operators(of: Subject) -> Iterator[Explained]:
     """Yield the operators of one prefill and one decode step at the mean load, slowest first."""
     profile = of.spec.profile
-    outside = f"over {profile.host.graph_tokens:g} tokens" if graph_sequences(of.spec) else "any size"
+    captured = prefill_graph_tokens(of.spec)
+    outside = f"over {captured:g} tokens" if graph_sequences(of.spec) else "any size"
     for row in sorted(of.facts.operators, key=lambda row: -row.seconds):
         inputs = (
             input_of("F", "flop", row.flop, "derived", "config.json of the model, at the mean load"),

@@ -26,7 +26,7 @@ from capplan.memory.capacity import (
     starts_with_states,
     token_capacity,
 )
-from capplan.memory.launch import Launch, default_memory_fractions, engine_launch
+from capplan.memory.launch import Launch, default_memory_fractions, engine_launch, prefill_graphs
 from capplan.memory.plan import MemoryPlan, memory_plan
 from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import WHOLE, Sharding
@@ -270,6 +270,24 @@ def graph_sequences(spec: ReplicaSpec) -> float:
     return np.inf if most is None else float(most)
 
 
+def prefill_graph_tokens(spec: ReplicaSpec) -> float:
+    """Return the tokens of the largest step with prompts of one engine that runs under piecewise CUDA graphs; 0 where none does."""
+    capture = spec.profile.memory.prefill_capture
+    if capture is None:
+        return spec.profile.host.graph_tokens
+    kind = prefill_graphs(
+        spec.network,
+        spec.profile,
+        pipelined=float(spec.sharding.pipeline) > 1.0,
+        grouped=float(spec.sharding.data) > 1.0,
+        cuda=spec.device.vendor.lower() == "nvidia",
+    )
+    if kind == "none" or graph_sequences(spec) == 0.0:
+        return 0.0
+    step = float(engine_scheduling(spec).max_num_batched_tokens)
+    return min(step, float(capture.latent_tokens)) if kind == "latent" else step
+
+
 def rates_of(spec: ReplicaSpec) -> LabelledRates:
     """Return the rates of all kernels in a step of a replica; of a machine of cards those of the card with the LM head."""
     _refuse_unpublished_context(spec)
@@ -479,7 +497,7 @@ def knots_of(plans: Plans) -> Knots:
             *graph_jumps(sizes, plans.launch),
             *(n for n, _ in first.profile.host.row_ratios),
         ),
-        graph_ends(first.profile.host.graph_tokens, plans.launch),
+        graph_ends(np.array([prefill_graph_tokens(spec) for spec in plans.specs]), plans.launch),
         chunk_limits(first.network),
     )
 
@@ -531,6 +549,7 @@ def _device_tables(plans: Plans, rates: StepRates, knots: Knots) -> DeviceTables
         first.network, alone, rates, knots, first.profile.graph_sizes,
         two_passes=first.profile.policy == "slots",
         graph_sequences=np.array([graph_sequences(spec) for spec in plans.specs]),
+        graph_tokens=np.array([prefill_graph_tokens(spec) for spec in plans.specs]),
         parts=() if first.device.cards else parts_of(first),
     )  # fmt: skip
     if split is not None:

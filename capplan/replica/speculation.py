@@ -105,19 +105,19 @@ def step_time_s(spec: ReplicaSpec, batch: Array, context_tokens: Number, query_t
     costs = decode_step_costs(
         spec.network, sequences, context_tokens, spec.sharding, kv_bytes, rates.rates, query_tokens
     )
-    unsaved, host = unsaved_s(costs), spec.profile.host
-    captured = unsaved + host.decode_excess_ratio * (total_s(costs) - unsaved)
+    unsaved = unsaved_s(costs)
+    captured = unsaved + spec.profile.host.decode_excess_ratio * (total_s(costs) - unsaved)
     tokens, graph = batch * query_tokens, largest_graph_tokens(spec, query_tokens)
-    least = _launch_s(spec, np.maximum(tokens / spec.sharding.data, host.graph_tokens + 1.0))
+    least = _launch_s(spec)
     timed: Array = np.where(tokens > graph, np.maximum(np.maximum(captured, total_s(costs)), least), captured)
     return timed
 
 
-def _launch_s(spec: ReplicaSpec, tokens: Number) -> Number:
-    """Return the least time of a step with so many tokens in one engine: that of its launches [s]."""
+def _launch_s(spec: ReplicaSpec) -> Number:
+    """Return the least time of a step whose kernels are launched one by one [s]."""
     network = spec.network
     return spec.profile.host.launch_s(
-        tokens, len(network.layers), network.routed_layers, network.latent_layers, network.scaled_products
+        np.inf, len(network.layers), network.routed_layers, network.latent_layers, network.scaled_products
     )
 
 

@@ -150,9 +150,9 @@ def graph_jumps(graph_sizes: Sequence[float], launch: Launch) -> tuple[float, ..
     return tuple(distinct(np.concatenate([held, held + engines[:, None]])).tolist())
 
 
-def graph_ends(graph_tokens: float, launch: Launch) -> tuple[float, ...]:
+def graph_ends(graph_tokens: Array, launch: Launch) -> tuple[float, ...]:
     """Return the largest steps of whole replicas that run under CUDA graphs, and those of one token more."""
-    captured = graph_tokens * distinct(np.ravel(launch.data))
+    captured = distinct(graph_tokens * np.ravel(launch.data))
     return tuple(distinct(np.concatenate([captured, captured + 1.0])).tolist())
 
 
@@ -181,6 +181,8 @@ class DeviceTables:
     graph_sequences: Array
     """Sequences of one engine in the largest decode step that runs as a CUDA graph, shape (plans,); 0: all kernels of every step are launched
     one by one."""
+    graph_tokens: Array | None = None
+    """Tokens of one engine in the largest step with prompts that runs under piecewise CUDA graphs, shape (plans,); None: those of the host."""
 
 
 def _column(value: Number) -> Array:
@@ -220,6 +222,7 @@ def device_tables(
     *,
     two_passes: bool = False,
     graph_sequences: Array | float = np.inf,
+    graph_tokens: Array | None = None,
     parts: Sequence[PartRates] = (),
 ) -> DeviceTables:
     """Return the step tables of an array of plans without host time; tables have a leading axis of plans.
@@ -230,6 +233,7 @@ def device_tables(
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
     two_passes : a step computes its prompts and then its decoding sequences, each by themselves
     graph_sequences : of one engine in the largest decode step that runs as a CUDA graph, numbers over plans
+    graph_tokens : of one engine in the largest step with prompts that runs under piecewise CUDA graphs, numbers over plans
     parts : layers that are elsewhere, on other cards or in the memory of the host, each with its rates
     """
     plans, kv_bytes = np.asarray(launch.tensor).size, _column(launch.kv_bytes_per_element)
@@ -270,8 +274,18 @@ def device_tables(
         )
 
     ranks = np.ravel(launch.tensor) * np.ravel(launch.pipeline)
-    of_plans = [_spread(value, (plans,)) for value in (ranks, np.ravel(launch.data), graph_sequences)]
-    return DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), *of_plans)
+    groups, sequences_of_graph = (
+        _spread(value, (plans,)) for value in (np.ravel(launch.data), graph_sequences)
+    )
+    return DeviceTables(
+        tables(total_s),
+        tables(floor_s),
+        tables(unsaved_s),
+        _spread(ranks, (plans,)),
+        groups,
+        sequences_of_graph,
+        graph_tokens,
+    )
 
 
 def layers_in_turn(
@@ -367,7 +381,12 @@ def with_host(
     launch_s, eager_s = (
         np.asarray(
             host.launch_s(
-                tokens, layers, network.routed_layers, network.latent_layers, network.scaled_products
+                tokens,
+                layers,
+                network.routed_layers,
+                network.latent_layers,
+                network.scaled_products,
+                captured=None if device.graph_tokens is None else device.graph_tokens[:, None],
             )
         )
         for tokens in (np.where(graphs > 0.0, kernels.token_knots / device.groups[:, None], np.inf), np.inf)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.memory.launch import Launch
-from capplan.replica.plans import plans_of, plans_tables
+from capplan.replica.plans import plans_of, plans_tables, prefill_graph_tokens
 from capplan.replica.tables import device_tables, graph_jumps, padded_batch, step_knots
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
@@ -139,3 +139,20 @@ def test_a_padded_step_takes_the_time_of_the_captured_batch_between_all_knots(da
     assert padded.head_s[0] == pytest.approx(
         piecewise_linear(plain.sequence_knots, plain.head_s[0], knots.sequences)
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "version", "layout", "tokens"),
+    [
+        ("Qwen/Qwen3-32B", "0.5.9", {}, 0.0),
+        ("Qwen/Qwen3-32B", "0.5.10", {}, 4096.0),
+        ("Qwen/Qwen3-32B", "0.5.10", {"pipeline_parallel": 2}, 0.0),
+        ("deepseek-ai/DeepSeek-V3", "0.5.10", {"tensor_parallel": 8}, 2048.0),
+        ("deepseek-ai/DeepSeek-V3", "0.5.10", {"data_parallel": 8, "expert_parallel": 8}, 0.0),
+        ("deepseek-ai/DeepSeek-V4-Flash", "0.5.10", {"tensor_parallel": 8}, 0.0),
+    ],
+)
+def test_sglang_captures_steps_with_prompts_up_to_a_chunk(model, version, layout, tokens):
+    """Of latent attention up to 2,048 tokens, and not with groups, stages or compressed attention: docs/advanced_features/piecewise_cuda_graph.md."""
+    flags = ServingFlags(engine="sglang", engine_version=version, max_num_batched_tokens=4096, **layout)
+    assert prefill_graph_tokens(asked_replica(model, "h200-sxm", flags).spec) == tokens

@@ -19,7 +19,13 @@ from capplan.model.sharding import network_adapter_elements
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.replica.estimate import LAUNCHES, Estimate
 from capplan.replica.load import Load
-from capplan.replica.plans import card_plans, engine_scheduling, exchange_of, replica_scheduling
+from capplan.replica.plans import (
+    card_plans,
+    engine_scheduling,
+    exchange_of,
+    prefill_graph_tokens,
+    replica_scheduling,
+)
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, card_layers, served_context_tokens
 from capplan.report.answer import Answer, Table, columns, row_of
@@ -114,7 +120,10 @@ def _launch_bound(replica: Replica, load: Load, estimated: Estimate) -> Iterator
         return
     if waits_s < LAUNCH_BOUND * estimated.ttft_s.mean:
         return
-    name, captured = f"{profile.engine} {profile.asked_version or profile.version}", profile.host.graph_tokens
+    name, captured = (
+        f"{profile.engine} {profile.asked_version or profile.version}",
+        prefill_graph_tokens(replica.spec),
+    )
     what = f"steps of up to {captured:g} tokens" if captured else "no step with prompts"
     yield (
         f"launch-bound: a prompt of {load.input_tokens} tokens waits {1e3 * waits_s:.3g} ms for its kernels, which the host launches one by one; "
