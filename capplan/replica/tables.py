@@ -273,19 +273,10 @@ def device_tables(
             two_passes=two_passes,
         )
 
-    ranks = np.ravel(launch.tensor) * np.ravel(launch.pipeline)
-    groups, sequences_of_graph = (
-        _spread(value, (plans,)) for value in (np.ravel(launch.data), graph_sequences)
-    )
-    return DeviceTables(
-        tables(total_s),
-        tables(floor_s),
-        tables(unsaved_s),
-        _spread(ranks, (plans,)),
-        groups,
-        sequences_of_graph,
-        graph_tokens,
-    )
+    of_plans = (np.ravel(launch.tensor) * np.ravel(launch.pipeline), np.ravel(launch.data), graph_sequences)
+    ranks, groups, sequences_of_graph = (_spread(value, (plans,)) for value in of_plans)
+    each = tables(total_s), tables(floor_s), tables(unsaved_s)
+    return DeviceTables(*each, ranks, groups, sequences_of_graph, graph_tokens)
 
 
 def layers_in_turn(
