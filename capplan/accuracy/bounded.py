@@ -458,8 +458,7 @@ def bounded_latencies(
 
     References
     ----------
-    NVIDIA, "GenAI-Perf", metrics: request latency is the time to first token and the output tokens after the first times the
-    inter-token latency, https://docs.nvidia.com/deeplearning/triton-inference-server.
+    NVIDIA, "GenAI-Perf", metrics, https://docs.nvidia.com/deeplearning/triton-inference-server.
     """
     first, token = bounded(ttft_s, intervals["ttft"]), bounded(tpot_s, intervals["tpot"])
     rest_s, whole, unknown = e2e_s.mean - ttft_s.mean, bounded(e2e_s, intervals["e2e"]), _is_unknown(first)

@@ -29,7 +29,7 @@ def both_within(first: float, second: float, correlation: float) -> float:
     Parameters
     ----------
     first, second : [-]
-        h and k, limits of the variables; infinite ones hold always, or never
+        h and k, limits of the variables
     correlation : [-]
         r of both variables, from 0 to 0.8
 

@@ -348,7 +348,7 @@ def decode_columns(benchmark: Benchmark, servers: Servers) -> dict[str, float]:
     References
     ----------
     LMSYS 2025, "Deploying DeepSeek with PD Disaggregation and Large-Scale Expert Parallelism on 96 H100 GPUs",
-    https://lmsys.org/blog/2025-05-05-large-scale-ep/ (the decode engine is measured with batches that are always full).
+    https://lmsys.org/blog/2025-05-05-large-scale-ep/.
     """
     replica, devices = servers.replica, servers.replica.spec.devices
     mean_context = benchmark.input_tokens + benchmark.output_tokens / 2.0
@@ -491,7 +491,7 @@ def steady_rates(outcome: Outcome) -> tuple[float, float, float] | None:
 
     References
     ----------
-    MLCommons, Inference rules, "Offline" scenario (all queries are sent at the start, and the metric is samples per second),
+    MLCommons, Inference rules, "Offline" scenario,
     https://github.com/mlcommons/inference_policies/blob/master/inference_rules.adoc.
     """
     begin_s, end_s = outcome.arrival_s + outcome.queue_s, outcome.arrival_s + outcome.e2e_s

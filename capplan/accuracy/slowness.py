@@ -118,8 +118,7 @@ def latency_at_slowness(predicted_s: float, slowness: float, limit_s: float, slo
 
         t_s = t s^b,   b = ln(l / t) / ln(s_max) on the side of s_max, 1 on the other side of 1
 
-    A queue makes a latency grow faster than the steps. The curve goes through the prediction and the
-    slowness at which the latency reaches its limit.
+    A queue makes a latency grow faster than the steps.
 
     Parameters
     ----------
@@ -146,7 +145,7 @@ def latency_at_slowness(predicted_s: float, slowness: float, limit_s: float, slo
 
     References
     ----------
-    docs/accuracy.md; for queues near saturation Kleinrock 1975, "Queueing Systems", volume 1, section 5.6.
+    Kleinrock 1975, "Queueing Systems", volume 1, section 5.6: queues near saturation.
     """
     known = 0.0 < slowest < math.inf and slowest != 1.0 and limit_s != predicted_s
     same_side = known and (slowness > 1.0) == (slowest > 1.0)
@@ -371,8 +370,8 @@ class JointSlowness:
 
             P = G(z(F(s)) of first tokens, z(F(s)) of later ones; r)
 
-        F is the distribution of the slowness of a latency, s its limit, z(p) the quantile of a normal variable, and G the distribution of two
-        with a correlation r (a Gaussian copula). With a single latency P = F(s).
+        F is the distribution of the slowness of a latency, s its limit, z the normal quantile, and G the distribution of two normal variables with
+        a correlation r. With a single latency P = F(s).
 
         Examples
         --------

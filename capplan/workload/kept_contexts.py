@@ -80,8 +80,7 @@ class CacheTraffic:
 
         References
         ----------
-        Che, Tung, Wang 2002, "Hierarchical web caching systems", doi:10.1109/JSAC.2002.801752: a cache that drops what was idle for longest
-        keeps everything for one time, that after which H is its size. Known error of hits that are averaged over surges of sessions: 0.005 in the
+        Che, Tung, Wang 2002, "Hierarchical web caching systems", doi:10.1109/JSAC.2002.801752. Known error of hits that are averaged over surges of sessions: 0.005 in the
         median of 18 simulated loads, and 0.05 at most, where they are below 0.2.
         """
         time_s, think_s = idle_s[:, None], np.maximum(self.think_times_s, _LEAST_THINK_S)
