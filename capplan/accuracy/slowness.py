@@ -129,7 +129,7 @@ def latency_at_slowness(predicted_s: float, slowness: float, limit_s: float, slo
     limit_s : [s]
         l
     slowest : [-]
-        s_max, at which the latency is l; zero or infinite where it is not known
+        s_max, at which the latency is l; zero or infinite: unknown
 
     Returns
     -------

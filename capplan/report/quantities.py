@@ -175,7 +175,7 @@ ARGUMENTS: Mapping[str, Argument] = {
     "slo": Argument("config", "scenario: slo"),
     "slowest_ratio": Argument("derived", "largest factor on every step at which the targets hold"),
     "slowness": Argument("measured", "distribution of measured over predicted step times"),
-    "slowness_correlation": Argument("measured", "of the normal scores of both latencies of measured runs"),
+    "slowness_correlation": Argument("measured", "of both latencies of measured runs"),
     "slowness_ratio": Argument("derived", "as predicted"),
     "stated_spare_replicas": Argument("config", "scenario: fleet.survive", "spare_replicas"),
     "sure_slowness_ratio": Argument("measured", "not exceeded with the required confidence in measured runs of servers", "slowness_ratio"),
@@ -194,7 +194,7 @@ ARGUMENTS: Mapping[str, Argument] = {
 
 _AT_THE_PEAK = "simulated at the peak"
 _PERCENTILES = "over N requests of a simulation of n replicas with T tokens of cache, at r each; a step takes the sum of its operators and of the host"
-_LARGEST = "largest rate at which all targets hold if every step takes s times as long (s_0 for the targets on first tokens, s_1 for all later ones), simulated"
+_LARGEST = "largest rate at which all targets hold if every step takes s times as long (s_0: TTFT, s_1: later tokens), simulated"
 _IN_SERVICE = (
     "probability of at most s lost replicas: machines fail independently, f of them a month, each for r"
 )
