@@ -300,14 +300,11 @@ class Trial(SimulatedLayout):
             count, too_few, stride = int(min(count + 2 * stride, most)), count, 2 * stride
         return fewest(range(too_few + 1, count + 1), sure)
 
-    def probability(
-        self, replicas: int, limits: Mapping[Target, float] | None = None, traffic_ratio: float = 1.0
-    ) -> float:
-        """Return the probability that all targets hold at a multiple of the peak: that no latency is slower than its targets allow."""
-        within, confidence = self.limits if limits is None else limits, self.question.slo.confidence
-        slowest = self._slowest_of_each(replicas, within, traffic_ratio)
-        probability = self.candidate.slowness.probability(slowest)
-        if (probability >= confidence) == self._sure(replicas, confidence, within, traffic_ratio):
+    def probability(self, replicas: int) -> float:
+        """Return the probability that all targets hold at the peak: that no latency is slower than its targets allow."""
+        confidence = self.question.slo.confidence
+        probability = self.candidate.slowness.probability(self._slowest_of_each(replicas))
+        if (probability >= confidence) == self._sure(replicas, confidence, self.limits, 1.0):
             return probability
         # what was simulated counts more than what lies between two steps of the scale
         return confidence if probability < confidence else nextafter(confidence, 0.0)
@@ -339,17 +336,12 @@ class Trial(SimulatedLayout):
 
     def sure_slowness(self, replicas: int) -> dict[Latency, float]:
         """Return how slow the replicas of a fleet may be, by latency, with the required confidence: one with room to its limit keeps it."""
-        slowest = self._slowest_of_each(replicas, self.limits, 1.0)
+        slowest = self._slowest_of_each(replicas)
         return self.candidate.slowness.shared_out(slowest, self.question.slo.confidence)
 
-    def _slowest_of_each(
-        self, replicas: int, limits: Mapping[Target, float], traffic_ratio: float
-    ) -> dict[Latency, float]:
-        """Return how slow replicas may be while the targets on a latency hold, by latency."""
-        return {
-            name: self.slowest(replicas, own, traffic_ratio)
-            for name, own in limits_by_latency(limits).items()
-        }
+    def _slowest_of_each(self, replicas: int) -> dict[Latency, float]:
+        """Return how slow replicas may be while the targets on a latency hold at the peak, by latency."""
+        return {name: self.slowest(replicas, own) for name, own in limits_by_latency(self.limits).items()}
 
     def sure_rate_limit(self, replicas: int) -> float:
         """Return the largest rate of one replica of a fleet that is as slow as the required confidence allows for; see `rate_limit`."""
