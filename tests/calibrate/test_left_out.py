@@ -337,16 +337,16 @@ def test_a_fit_of_some_eras_moves_no_number_that_others_share(monkeypatch):
     every = {number.name for number in NUMBERS}
     own = told_alone({vllm}, every)
     assert (("every engine", ""), "decode_excess_ratio") not in own
-    assert {name for _, name in own} >= {"step_s", "request_s", "prompt_token_s"}
+    assert {name for _, name in own} >= {"step_s", "stream_s"}
     assert told_alone({vllm, sglang}, every) > own
-    few = told_alone({vllm}, {"request_s"})
-    assert few == {(("vllm", "0.8.0"), "request_s")}
+    few = told_alone({vllm}, {"stream_s"})
+    assert few == {(("vllm", "0.19.0"), "stream_s")}
     rows = [
         Slopes(era, {"model": "m"}, ("closed/ttft_ms_p50",), 1.0, np.zeros(1), np.ones((1, len(NUMBERS))))
         for era in (vllm, sglang)
     ]
     moved, still = along(rows, few)
     assert [number.name for number, slope in zip(NUMBERS, moved.slopes[0], strict=True) if slope] == [
-        "request_s"
+        "stream_s"
     ]
     assert not still.slopes.any()
