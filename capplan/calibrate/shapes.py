@@ -108,13 +108,10 @@ class Grid:
     """(sequences, context, query tokens) of speculative verification."""
 
 
-def _powers(first: int, last: int) -> tuple[int, ...]:
-    return tuple(2**power for power in range(first, last + 1))
-
-
+_POWERS = tuple(2**power for power in range(14))
 _MIB = float(2**20)
 ACCELERATOR = Grid(
-    rows=_powers(0, 13),
+    rows=_POWERS,
     matrices=(
         (4096, 4096), (4096, 6144), (4096, 28672), (14336, 4096), (8192, 8192), (8192, 10240), (8192, 28672),
         (28672, 8192), (2048, 5120), (1536, 24576), (5120, 1280), (4096, 128256),
@@ -142,7 +139,7 @@ ACCELERATOR = Grid(
     copies=tuple(_MIB * 2**power for power in range(12)),
 )  # fmt: skip
 PROCESSOR = Grid(
-    rows=_powers(0, 13),
+    rows=_POWERS,
     matrices=(
         (2048, 2048), (2048, 4096), (4096, 2048), (4096, 4096), (2048, 8192), (8192, 2048), (4096, 14336),
     ),

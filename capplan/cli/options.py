@@ -233,10 +233,9 @@ def refuse_outputs(values: Mapping[str, Any]) -> Mapping[object, str]:
         refuse_unwritable(to.file)
     if values.get("picture") is not None:
         refuse_picture(values["picture"])
-    if values.get("focus") is not None:
-        refuse_unwritable(values["focus"], "--focus")
-    if values.get("predictions") is not None:
-        refuse_unwritable(values["predictions"], "--predictions")
+    for name in ("focus", "predictions"):
+        if values.get(name) is not None:
+            refuse_unwritable(values[name], OUTPUTS[name])
     both = {place_of(path, existing=True) for path in rewritten}
     return {place: option for place, option in written.items() if place not in both}
 

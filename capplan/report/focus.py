@@ -308,11 +308,12 @@ def _idle_rows(asked: AskedBill, place: int, parts: Sequence[Allocated], version
         for status, whose, share in (("Used", "idle", 1.0 - unused), ("Unused", "unused", unused)):
             if share > 0.0:
                 mine = replace(taken, share=idle * share)
+                machine = _resource(entry.part.sku or _device(asked, entry), "Machine")
                 yield (
                     _costs(mine.paid, hours * part * share, "Hours")
                     | _shared(asked, mine, "Idle GPU Hours", f"{whose}-{place}", status)
                     | _WAITS
-                    | (resource if version == VERSIONS[0] else _machine_resource(asked, entry))
+                    | (resource if version == VERSIONS[0] else machine)
                     | _said(f"{waiting}, spares included, planned")
                 )
     if others > 1e-9 * asked.bill.pools[place].idle_usd:
@@ -346,10 +347,6 @@ def _beside(meter: str, whose: str) -> Columns:
     return {
         "SkuId": sku, "SkuMeter": meter, "SkuPriceId": f"{sku}/{whose}", "x_Hardware": "outside", "HostProviderName": "Not Applicable",
     }  # fmt: skip
-
-
-def _machine_resource(asked: AskedBill, entry: MachineEntry) -> Columns:
-    return _resource(entry.part.sku or _device(asked, entry), "Machine")
 
 
 def _class(share: Share, entry: MachineEntry | None = None, version: str = VERSIONS[0]) -> Columns:

@@ -45,7 +45,8 @@ def test_gpt_oss_is_as_large_as_its_model_card_says(model, size_gib):
 
 
 def logged_gib(model, dtype, tensor, pipeline):
-    network = read_model(model, offline=True, weight_dtype=dtype)
+    network = read_model(model, offline=True)
+    network = in_weight_format(network, dtype) if dtype else network
     sharding = Sharding(tensor=float(tensor))
     stages = stages_of(network, int(pipeline))
     return max(float(rank_weight_bytes(stage, network, sharding)) for stage in stages) / GIB

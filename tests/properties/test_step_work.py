@@ -23,6 +23,7 @@ from capplan.model.network import (
     StateSpace,
 )
 from capplan.model.sharding import Sharding
+from capplan.model.weight_format import in_weight_format
 from capplan.operators.attention import bidirectional_attention_time_s, bidirectional_pairs
 from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, reduce_scatter_time_s
 from capplan.operators.compressed_attention import (
@@ -387,7 +388,7 @@ def test_prefill_of_latent_attention_multiplies_whole_keys_and_values():
 )
 def test_prefill_with_an_indexer_is_absorbed(name, ratio):
     """Sparse kernels take queries as wide as a latent and its rotary key. What they multiply beside pairs, the expansion did."""
-    network = read_model(name, weight_dtype="bf16")
+    network = in_weight_format(read_model(name), "bf16")
     mixer = network.layers[0].mixers[0]
     assert isinstance(mixer, LatentAttention)
     rates = ideal_rates(flop_per_s=1e12)
@@ -430,7 +431,7 @@ def test_an_indexer_scores_every_key_on_every_rank():
 
 def test_a_chunk_of_llama_4_is_attended_whole_and_decode_begins_anew_in_the_next():
     """A prompt of one chunk has c (c + 1) / 2 pairs in every layer; the query after it sees itself alone where chunks are."""
-    network = read_model("meta-llama/Llama-4-Scout-17B-16E-Instruct", weight_dtype="bf16")
+    network = in_weight_format(read_model("meta-llama/Llama-4-Scout-17B-16E-Instruct"), "bf16")
     rates, chunk = ideal_rates(flop_per_s=1e12), 8192
     mixers = [mixer for layer in network.layers for mixer in layer.mixers]
     wide = 2 * 2 * mixers[0].query_heads * mixers[0].head_dim
@@ -447,7 +448,7 @@ def test_a_chunk_of_llama_4_is_attended_whole_and_decode_begins_anew_in_the_next
 @pytest.mark.parametrize("budget", [512, 2048, 8192])
 def test_step_tables_keep_the_chunks_of_llama_4(budget):
     """What a table gives for the pieces of a prompt, and for decoding one sequence, is what the layers take."""
-    network = read_model("meta-llama/Llama-4-Scout-17B-16E-Instruct", weight_dtype="bf16")
+    network = in_weight_format(read_model("meta-llama/Llama-4-Scout-17B-16E-Instruct"), "bf16")
     aligned = next(layer for layer in network.layers if layer.mixers[0].chunked)
     network, rates = replace(network, layers=(aligned,)), ideal_rates(flop_per_s=1e12)
     limits = chunk_limits(network)

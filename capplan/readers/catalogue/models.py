@@ -29,7 +29,6 @@ from capplan.families.model_config import read_gguf_network, read_network
 from capplan.families.quantization.schemes import FILES, quantization_section
 from capplan.model.network import Network
 from capplan.model.stored_tensor import StoredModel
-from capplan.model.weight_format import in_weight_format
 from capplan.ranges import Revision
 from capplan.readers.text_file import (
     MAX_BYTES,
@@ -219,9 +218,7 @@ _NAMED_FOR = {"quantize_config.json": ("gptq", "awq"), "quant_config.json": ("aw
 """File of a quantiser -> what the id of a repository on the hub has in it where the file is asked for."""
 
 
-def read_model(
-    name: str, *, revision: str | None = None, offline: bool = False, weight_dtype: str | None = None
-) -> Network:
+def read_model(name: str, *, revision: str | None = None, offline: bool = False) -> Network:
     """Return the network that MODEL names.
 
     Parameters
@@ -229,15 +226,35 @@ def read_model(
     name : path of a config.json, of the folder that holds one, or of a GGUF file; a shipped id or alias; a hub id
     revision : branch, tag or commit on the hub; asks the hub even where the model is shipped
     offline : never open a connection
-    weight_dtype : dtype to hold the weights in; None leaves what the config says
 
     Raises
     ------
     InputError
         There is no such model, or its config cannot be modelled.
     """
-    network = _read(name, revision, offline=offline)
-    return in_weight_format(network, weight_dtype) if weight_dtype else network
+    path = path_of(name)
+    if _is_path(name, path):
+        if revision is not None:
+            raise InputError(
+                f"revision {revision!r}: {name} is a path, and only models on the hub have revisions\n"
+                "  leave it out, or give a Hugging Face id (owner/name)"
+            )
+        return _from_path(path)
+    shipped = None if revision else shipped_config(name)
+    if shipped is not None:
+        config, title = shipped
+        network = _network(config, title, title)
+        return replace(network, notes=(*network.notes, *shipped_notes(name)))
+    name = shipped_id(name) or name
+    if not is_repository(name) or "/" not in name:
+        short = {known.rpartition("/")[2].lower() for known in shipped_names()}
+        raise unknown(
+            "model",
+            name,
+            short,
+            hint="or give a Hugging Face id (owner/name), or the path of a config.json or a GGUF file",
+        )
+    return _from_hub(name, revision, offline=offline)
 
 
 def stored_model(name: str) -> StoredModel | None:
@@ -315,32 +332,6 @@ def model_source(name: str, revision: str | None = None) -> "Source":
     base = folder.replace("--", "/", 1)
     of = "" if base == model else f" (a variant of {base})"
     return Source("model", f"{model}, config as shipped{of}", note=str(origin.get("source") or "") or None)
-
-
-def _read(name: str, revision: str | None, *, offline: bool) -> Network:
-    path = path_of(name)
-    if _is_path(name, path):
-        if revision is not None:
-            raise InputError(
-                f"revision {revision!r}: {name} is a path, and only models on the hub have revisions\n"
-                "  leave it out, or give a Hugging Face id (owner/name)"
-            )
-        return _from_path(path)
-    shipped = None if revision else shipped_config(name)
-    if shipped is not None:
-        config, title = shipped
-        network = _network(config, title, title)
-        return replace(network, notes=(*network.notes, *shipped_notes(name)))
-    name = shipped_id(name) or name
-    if not is_repository(name) or "/" not in name:
-        short = {known.rpartition("/")[2].lower() for known in shipped_names()}
-        raise unknown(
-            "model",
-            name,
-            short,
-            hint="or give a Hugging Face id (owner/name), or the path of a config.json or a GGUF file",
-        )
-    return _from_hub(name, revision, offline=offline)
 
 
 def _is_path(name: str, path: Path) -> bool:
