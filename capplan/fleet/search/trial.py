@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor, inf, log, log2, nextafter
 
 from capplan.accuracy.slowness import Latency, Slowness, by_latency
-from capplan.fleet.search.layouts import target_values
+from capplan.fleet.search.layouts import CONFIDENCES, target_values
 from capplan.fleet.search.load_scale import (
     FIRST_STEP_DOWN,
     FIRST_STRIDE,
@@ -43,6 +43,8 @@ LEAST_PART = 8
 """Replicas of the smallest part that a large fleet is made of: three of them are as many."""
 FEWER = 0.8
 """Factor on replicas at which smaller fleets of users and requests are looked at."""
+BETWEEN_STEPS = 0.03
+"""Probability by which a plan may be more or less sure than it is by slownesses between two steps of the scale."""
 SHORT_STEPS_ABOVE = 4
 """Steps by which the largest load of users in short runs is usually above that in full runs."""
 
@@ -302,12 +304,14 @@ class Trial(SimulatedLayout):
 
     def probability(self, replicas: int) -> float:
         """Return the probability that all targets hold at the peak: that no latency is slower than its targets allow."""
-        confidence = self.question.slo.confidence
         probability = self.candidate.slowness.probability(self._slowest_of_each(replicas))
-        if (probability >= confidence) == self._sure(replicas, confidence, self.limits, 1.0):
-            return probability
-        # what was simulated counts more than what lies between two steps of the scale
-        return confidence if probability < confidence else nextafter(confidence, 0.0)
+        for level in {self.question.slo.confidence, *CONFIDENCES}:
+            # what was simulated counts more than what lies between two steps of the scale
+            if abs(probability - level) <= BETWEEN_STEPS and (probability >= level) != self._sure(
+                replicas, level, self.limits, 1.0
+            ):
+                probability = level if probability < level else nextafter(level, 0.0)
+        return probability
 
     def _sure(
         self, replicas: int, confidence: float, limits: Mapping[Target, float], traffic_ratio: float
