@@ -274,18 +274,9 @@ def device_tables(
         )
 
     ranks = np.ravel(launch.tensor) * np.ravel(launch.pipeline)
-    groups, sequences_of_graph = (
-        _spread(value, (plans,)) for value in (np.ravel(launch.data), graph_sequences)
-    )
-    return DeviceTables(
-        tables(total_s),
-        tables(floor_s),
-        tables(unsaved_s),
-        _spread(ranks, (plans,)),
-        groups,
-        sequences_of_graph,
-        graph_tokens,
-    )
+    of_plans = [_spread(value, (plans,)) for value in (ranks, np.ravel(launch.data), graph_sequences)]
+    found = DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), *of_plans)
+    return replace(found, graph_tokens=graph_tokens)
 
 
 def layers_in_turn(
