@@ -273,10 +273,10 @@ def device_tables(
             two_passes=two_passes,
         )
 
-    of_plans = (np.ravel(launch.tensor) * np.ravel(launch.pipeline), np.ravel(launch.data), graph_sequences)
-    ranks, groups, sequences_of_graph = (_spread(value, (plans,)) for value in of_plans)
-    each = tables(total_s), tables(floor_s), tables(unsaved_s)
-    return DeviceTables(*each, ranks, groups, sequences_of_graph, graph_tokens)
+    ranks = np.ravel(launch.tensor) * np.ravel(launch.pipeline)
+    of_plans = [_spread(value, (plans,)) for value in (ranks, np.ravel(launch.data), graph_sequences)]
+    found = DeviceTables(tables(total_s), tables(floor_s), tables(unsaved_s), *of_plans)
+    return replace(found, graph_tokens=graph_tokens)
 
 
 def layers_in_turn(
@@ -455,6 +455,12 @@ def tables_of_plans(tables: StepTable, rows: NDArray[np.intp]) -> StepTable:
     for name in _NUMBERS:
         times[name] = np.broadcast_to(getattr(tables, name), plans)[rows]
     return replace(tables, **times)
+
+
+def table_of_plans(table: StepTable) -> StepTable:
+    """Return the tables of one plan as those of an array of one: the inverse of table_of_plan."""
+    times: dict[str, Any] = {name: values[None] for name, values in _by_plan(table)}
+    return replace(table, **times)
 
 
 def stacked_tables(tables: Sequence[StepTable]) -> StepTable:
