@@ -13,8 +13,8 @@ from capplan.fleet.search.workers import LostWorkersError, processes
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-ALONE_S = 2.0
-"""Time after which processes are worth their start, which takes about a second of each."""
+ALONE_S = 1.0
+"""Time after which processes are worth their start, which takes about a second of each; this one works on meanwhile."""
 
 
 def usable_cores() -> int:
