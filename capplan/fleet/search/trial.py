@@ -41,6 +41,8 @@ MOST_DOUBLINGS = 60.0
 """Most doublings of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 LEAST_PART = 8
 """Replicas of the smallest part that a large fleet is made of: three of them are as many."""
+NEXT_PARTS = 2
+"""Classes below its own that a large fleet may be as slow as: those of its halves and thirds."""
 FEWER = 0.8
 """Factor on replicas at which smaller fleets of users and requests are looked at."""
 BETWEEN_STEPS = 0.03
@@ -295,7 +297,8 @@ class Trial(SimulatedLayout):
 
         if sure(needed):
             return needed
-        if not sure(int(most)):
+        reaches = sure(int(most)) if self.demand.users else self._sure(1, confidence, limits, ratio / most)
+        if not reaches:
             return None
         count, too_few, stride = int(min(needed + 1, most)), needed, 1
         while count < most and not sure(count):
@@ -506,7 +509,7 @@ class Trial(SimulatedLayout):
         if self.demand.users:
             parts = [(replicas // copies, traffic_ratio / copies) for copies in self._copies_of(replicas)]
             return max(self._slowest(part, part, limits, ratio) for part, ratio in parts)
-        shares = (regularity_class(replicas, self.classes), *self._parts_of(replicas))
+        shares = (regularity_class(replicas, self.classes), *self._parts_of(replicas)[-NEXT_PARTS:])
         return max(self._slowest(replicas, share, limits, traffic_ratio) for share in shares)
 
     def _slowest(
