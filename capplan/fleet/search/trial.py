@@ -297,8 +297,8 @@ class Trial(SimulatedLayout):
 
         if sure(needed):
             return needed
-        reaches = sure(int(most)) if self.demand.users else self._sure(1, confidence, limits, ratio / most)
-        if not reaches:
+        alone = most == lightest and not self.demand.users  # as regular as the arrivals of one replica
+        if not (self._sure(1, confidence, limits, ratio / most) if alone else sure(int(most))):
             return None
         count, too_few, stride = int(min(needed + 1, most)), needed, 1
         while count < most and not sure(count):
