@@ -240,6 +240,8 @@ TWICE = 2.0
 """Multiple of the peak up to which it is looked for what a pair carries."""
 LOAD_HALVINGS = 4
 """Halvings of the search for what a pair carries, which leave 4.4 %."""
+MOST_KEPT = 16
+"""Runs of a pair of layouts that are kept at once; what pairs lack is known beyond that."""
 NO_LOAD = 1e-6
 """Multiple of the peak at which no request waits for another one."""
 BUSY_LINK = 0.2
@@ -410,7 +412,7 @@ class Joint:
         run = pair, 1.0, AS_PREDICTED, None
         if self.demand.has_sessions and run not in self._seen.outcomes:
             before = self._fleet_run(self.stream, pair, AS_PREDICTED)
-            self._seen.outcomes[run] = self._fleet_run(self._drawn_after(before), pair, AS_PREDICTED)
+            self._keep(run, self._fleet_run(self._drawn_after(before), pair, AS_PREDICTED))
         return self._run(*run)
 
     def sized(self, pair: Pair, load: float = 1.0, paces: Paces = AS_PREDICTED) -> FleetOutcome:
@@ -437,8 +439,15 @@ class Joint:
         early = first_token_limits(self.question.slo, stream, paces.decode) if ends_early else FULL_RUN
         outcome = self._fleet_run(stream, pair, paces, early)
         if outcome.parts[0].missed is None:
-            self._seen.outcomes[key] = outcome
+            self._keep(key, outcome)
         return outcome
+
+    def _keep(self, key: tuple[Pair, float, Paces, int | None], outcome: FleetOutcome) -> None:
+        """Keep a run; the oldest of many goes, as each holds what thousands of requests saw."""
+        kept = self._seen.outcomes
+        kept[key] = outcome
+        while len(kept) > MOST_KEPT:
+            del kept[next(iter(kept))]
 
     def _fleet_run(
         self, stream: Stream, pair: Pair, paces: Paces, early_end: EarlyEnd = FULL_RUN
