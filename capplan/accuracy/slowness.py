@@ -401,7 +401,7 @@ class JointSlowness:
 
     def equally(self, probability: float) -> dict[Latency, float]:
         """Return slownesses that are equally likely not to be exceeded, and that are not with a probability for all of them."""
-        return self.from_scores([0.0] * len(self.by_latency), probability)
+        return self._from_scores([0.0] * len(self.by_latency), probability)
 
     def shared_out(self, slowest: Mapping[Latency, float], probability: float) -> dict[Latency, float]:
         """Return slownesses that are not exceeded with a probability for all of them: a latency with more room than the other keeps it.
@@ -413,10 +413,10 @@ class JointSlowness:
         probability : [-]
         """
         scores = [of.normal_quantile(slowest[name]) for name, of in self.by_latency.items()]
-        return self.from_scores(scores, probability)
+        return self._from_scores(scores, probability)
 
-    def from_scores(self, scores: Sequence[float], probability: float) -> dict[Latency, float]:
-        """Return the same, with the normal scores up to which each keeps its targets."""
+    def _from_scores(self, scores: Sequence[float], probability: float) -> dict[Latency, float]:
+        """Return slownesses whose normal scores lie below these by one shift, and that are not exceeded with a probability for all of them."""
         if len(scores) == 1:
             return self.each(probability)
         shared = zip(self.by_latency.items(), shared_out(scores, self.correlation, probability), strict=True)
