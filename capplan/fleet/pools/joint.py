@@ -614,7 +614,12 @@ class Joint:
         return bool(self.unlinked_reason((1, 1)) or self.out_of_reach(demanded))
 
     def out_of_reach(self, demanded: Demanded) -> str:
-        """Return which target no number of replicas meets, as a request that has both pools to itself misses it; else empty."""
+        """Return which target no number of replicas meets, as a request that has both pools to itself misses it; else empty.
+
+        The more replicas hold the contexts of sessions, the more of a prompt is cached, so one pair of replicas says nothing of these.
+        """
+        if self.demand.has_sessions:
+            return ""
         for condition in sorted(demanded, key=lambda each: each.paces):
             paces = condition.paces
             missed = [t for t in self.missed((1, 1), NO_LOAD, paces) if condition.concerns(t)]
@@ -623,8 +628,8 @@ class Joint:
                 value = _value(idle, missed[0], paces.decode) + missed[0].outside_s
                 use = self.link_use((1, 1))
                 return (
-                    f"{missed[0].key} is {value * 1000.0:.3g} ms however many replicas there are,"
-                    f" {use.transfer_s * 1000.0:.3g} ms of it the transfer of a mean prompt over {use.link}"
+                    f"{missed[0].key} is {1000.0 * value:,.0f} ms however many replicas there are,"
+                    f" {1000.0 * use.transfer_s:.3g} ms of it the transfer of a mean prompt over {use.link}"
                 )
         return ""
 
