@@ -103,6 +103,8 @@ class MemoryRules:
     """The embedding is in the memory of the host, where rows of it are looked up; one that is the LM head too is on the device."""
     vocabulary_multiple: int = 64
     """Rows of embedding and LM head are padded to a multiple of this, and of the ranks that they are split over."""
+    pads_mixed_experts: bool = True
+    """Experts in mxfp4 are padded in a checkpoint whose other matrices are in fp8, too."""
 
 
 Ratios: TypeAlias = tuple[tuple[float, float], ...]
@@ -452,6 +454,8 @@ class EngineProfile(StepRules):
     """Dtype of every cache by default; None: that of the activations, or what `cache_rules` say."""
     ubatch_tokens: float = np.inf
     """Most tokens of a step that are multiplied at once: of more the weights are read again (llama.cpp: `--ubatch-size`)."""
+    two_streams_tokens: float = 0.0
+    """Most tokens of a decode step whose shared experts run on a second stream while the routed ones run; on NVIDIA's devices."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     backend: str | None = None

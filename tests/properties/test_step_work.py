@@ -47,7 +47,7 @@ from capplan.phases.step import (
     prefill_step_costs,
     token_costs,
 )
-from capplan.phases.token_work import tower_costs
+from capplan.phases.token_work import on_two_streams, tower_costs
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.tables import chunk_limits, context_limits, device_tables, step_knots, table_of_plan
 from capplan.serving.step_table import bilinear, prefill_attention_per_token_s
@@ -546,6 +546,47 @@ def test_a_gated_convolution_is_all_there_is_to_its_mixer():
     moved = 6 * 256 * 2 * (2 + 2 * 2) + 2 * 256 * 3
     assert cost.moved_bytes == near(moved)
     assert cost.seconds == cost.memory_s == near(moved / 1e9)
+
+
+KDA = {
+    "model_type": "kimi_linear", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": VOCABULARY,
+    "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": WIDTH,
+    "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 24, "v_head_dim": 40, "first_k_dense_replace": 1,
+    "num_experts": 8, "num_experts_per_token": 2, "moe_intermediate_size": 64, "num_shared_experts": 1,
+    "linear_attn_config": {"full_attn_layers": [], "kda_layers": [1], "head_dim": WIDTH, "num_heads": HEADS, "short_conv_kernel_size": 4},
+}  # fmt: skip
+
+
+def test_what_kimi_delta_attention_makes_of_its_input_is_one_product():
+    """One read of the input: q, k, v, b and both gates of low rank; their second halves follow."""
+    costs = by_name(decode(network_of(KDA), ideal_rates()))
+    assert not {"b", "f_a", "g_a"} & costs.keys()
+    assert {"f_b", "g_b"} <= costs.keys()
+    outputs = 3 * HEADS * WIDTH + HEADS + 2 * WIDTH
+    assert costs["qkv"].flop == near(6 * 2 * HIDDEN * outputs)
+    assert costs["qkv"].moved_bytes == near(2 * HIDDEN * outputs + 2 * 6 * (HIDDEN + outputs))
+
+
+@pytest.mark.parametrize(("tokens", "left"), [(64.0, 0.5), (65.0, 4.0)])
+def test_shared_experts_take_only_what_the_routed_ones_do_not_hide(tokens, left):
+    """Two streams up to 64 tokens: 4 s next to 1 + 2.5 s; more where the memory cannot serve both."""
+    rates = replace(ideal_rates(), two_streams_tokens=64.0)
+    names = [("shared_gate_up", "shared_expert"), ("shared_down", "shared_expert"), ("router", "router")]
+    layer = Layer((), tuple(Projection(name, group, 8, 8, "columns") for name, group in names))
+    seconds = {"o": 7.0, "shared_gate_up": 3.0, "shared_down": 1.0, "router": 1.0, "experts": 2.5}
+
+    def total(costs):
+        assert [cost.operator for cost in costs] == list(seconds)
+        assert costs[0].seconds == 7.0
+        assert (costs[3].seconds, costs[4].seconds) == (1.0, 2.5)
+        return float(sum(cost.seconds for cost in costs[1:3]))
+
+    costs = [OperatorCost(name, each) for name, each in seconds.items()]
+    assert total(on_two_streams(layer, costs, tokens, rates)) == near(left)
+    reading = [replace(cost, memory_s=cost.seconds * 0.6) for cost in costs]
+    assert total(on_two_streams(layer, reading, tokens, rates)) == near(max(left, 0.6 * 7.5 - 3.5))
+    alone = replace(layer, projections=layer.projections[2:])
+    assert on_two_streams(alone, costs, tokens, rates) == costs
 
 
 amounts = st.integers(0, 2000).map(lambda n: n / 8)
