@@ -454,8 +454,6 @@ class EngineProfile(StepRules):
     """Dtype of every cache by default; None: that of the activations, or what `cache_rules` say."""
     ubatch_tokens: float = np.inf
     """Most tokens of a step that are multiplied at once: of more the weights are read again (llama.cpp: `--ubatch-size`)."""
-    two_streams_tokens: float = 0.0
-    """Most tokens of a decode step whose shared experts run on a second stream while the routed ones run; on NVIDIA's devices."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     backend: str | None = None

@@ -213,11 +213,7 @@ _VLLM_V1 = replace(
 _VLLM_WIDE = replace(_VLLM_V1, servers_exchange=_DEEPEP, one_exchange=True)
 
 _VLLM_RACKS = replace(
-    _VLLM_WIDE,
-    rack_exchange=_ONE_SIDED,
-    tiled_heads=_VLLM_TILES,
-    compressed_tiles=_COMPRESSED_TILES,
-    two_streams_tokens=256.0,
+    _VLLM_WIDE, rack_exchange=_ONE_SIDED, tiled_heads=_VLLM_TILES, compressed_tiles=_COMPRESSED_TILES
 )
 
 _EXPANDING = frozenset({"0.27.0", "0.33.0"})
@@ -295,7 +291,8 @@ _SGLANG_MEMORY = replace(
     sent_fraction=0.835,
     pads_mixed_experts=False,
 )
-"""`pads_mixed_experts`: `DeepSeekMxfp4MoEMethod` of mxfp4_deepseek.py keeps the widths of the checkpoint. `sent_fraction`: `--mem-fraction-static` of the decode servers of LMSYS's deployment on 96 H100 (https://github.com/sgl-project/sglang/issues/6017);
+"""`pads_mixed_experts`: `DeepSeekMxfp4MoEMethod` of mxfp4_deepseek.py keeps the widths of the checkpoint. `sent_fraction`:
+`--mem-fraction-static` of the decode servers of LMSYS's deployment on 96 H100 (https://github.com/sgl-project/sglang/issues/6017);
 the default would keep 4.5 MiB for each captured sequence of each attention group, 37 GB for 16 groups."""
 
 _TIERS = (
@@ -335,9 +332,6 @@ _SGLANG_BASE = EngineProfile(
 _DRAFTING = 48
 """`max_running_requests` with drafts: srt/server_args.py of 0.4.6 to 0.5.9, srt/arg_groups/speculative_hook.py after."""
 
-_STREAMS_TOKENS = 1024.0
-"""DUAL_STREAM_TOKEN_THRESHOLD of deepseek_v2.py, for steps under CUDA graphs."""
-
 _PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)
 _QWEN3_5 = frozenset({"qwen3_5", "qwen3_5_moe"})
 _TOWERS_0_5_20 = _QWEN3_5 | {
@@ -362,7 +356,6 @@ def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
         cache_rules=rules,
         model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
         drafting_sequences=_DRAFTING,
-        two_streams_tokens=_STREAMS_TOKENS,
     )
 
 
@@ -374,7 +367,6 @@ SGLANG: tuple[EngineProfile, ...] = (
         servers_exchange=_DEEPEP,
         overlapped_steps=_OVERLAPPED,
         drafting_sequences=_DRAFTING,
-        two_streams_tokens=_STREAMS_TOKENS,
     ),
     _capturing("0.5.10", _PIECEWISE),
     _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
@@ -536,12 +528,7 @@ _TRTLLM_BASE = EngineProfile(
 )
 
 _PYTORCH = replace(
-    _TRTLLM_BASE,
-    version="0.19.0",
-    fuses_quantise=False,
-    gathers_quantised=True,
-    decode_group_exponent=0.0,
-    two_streams_tokens=inf,
+    _TRTLLM_BASE, version="0.19.0", fuses_quantise=False, gathers_quantised=True, decode_group_exponent=0.0
 )
 _TRTLLM_V1 = replace(
     _PYTORCH,

@@ -41,7 +41,7 @@ from capplan.operators.expert_exchange import (
 )
 from capplan.operators.experts import busiest_loads, experts_bytes, experts_flop, grouped_experts_time_s
 from capplan.operators.matmul import elementwise_time_s, matmul_bytes, matmul_flop, matmul_time_s
-from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s
+from capplan.phases.cost import OperatorCost, StepRates, total_s
 
 ACTIVATION_BYTES = 2.0
 """Activations are 16-bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
@@ -54,9 +54,6 @@ ABSORBED = frozenset({"kv_b"})
 DELTA_INPUTS = ("f_a", "f", "g_a", "g", "b")
 """Projections that engines multiply in one product with the queries, keys and values of Kimi delta attention (vLLM, `in_proj_qkvgfab` of
 kimi_gdn_linear_attn.py; SGLang, `fused_qkvbfg_a_proj` of kimi_linear.py)."""
-
-ROUTED = frozenset({"router", "latent_down", "latent_up", "experts"})
-"""Operators that run one after another on the stream of the routed experts."""
 
 
 def projection_cost(
@@ -193,12 +190,12 @@ def _exchange_cost(
     most = GROUPED_DOMAINS if experts.routing == "grouped" else np.inf
     sent_s: Number = 0.0
     sent_bytes: Number = 0.0
-    for element, exchange_floor_s in (
+    for element, floor_s in (
         (rates.dispatched_bytes[experts.weight_format], kernel.dispatch_floor_s),
         (ACTIVATION_BYTES, kernel.combine_floor_s),
     ):
         size = (tokens / ranks, ranks, float(experts.experts_per_token), element * experts.inputs)
-        sent_s = sent_s + exchange_time_s(*size, exchange_floor_s, kernel, most)
+        sent_s = sent_s + exchange_time_s(*size, floor_s, kernel, most)
         sent_bytes = sent_bytes + exchange_bytes(*size, kernel, most)
     seconds = np.where(used, sent_s, gathered_s)
     return OperatorCost("expert_exchange", seconds, sent_bytes=np.where(used, sent_bytes, there + back))
@@ -270,8 +267,6 @@ def _own_costs(
     ]
     if layer.experts:
         costs.append(_experts_cost(layer.experts, tokens, sharding, rates))
-        if decode:
-            costs = on_two_streams(layer, costs, tokens, rates)
     costs += _elementwise_costs(layer, network.hidden_size, local_tokens, sharding.tensor, rates)
     return costs + _collective_costs(layer, network.hidden_size, tokens, sharding, rates)
 
@@ -281,42 +276,8 @@ def _delta_inputs(layer: Layer) -> tuple[Projection, ...]:
     if not any(isinstance(mixer, LinearAttention) and mixer.kind == "kda" for mixer in layer.mixers):
         return ()
     formats = [p.multiplied_in or p.weight_format for p in layer.projections if p.name == "qkv"]
-    return tuple(
-        p
-        for p in layer.projections
-        if p.name in DELTA_INPUTS and (p.multiplied_in or p.weight_format) in formats
-    )
-
-
-def on_two_streams(
-    layer: Layer, costs: Sequence[OperatorCost], tokens: Number, rates: StepRates
-) -> list[OperatorCost]:
-    """Return the costs of a decode step whose shared experts run on a second stream while the routed ones run: only what takes longer remains of them.
-
-        t = max(t_s, t_r, f) - t_r   where n <= m, else t_s
-
-    Parameters
-    ----------
-    layer : with routed experts
-    costs : products of the layer, with its experts: t_s of the shared ones, t_r of the routed ones and their router, f the sum of the floors of both
-    tokens : [tokens]
-        n, of the step
-    rates : with m (`EngineProfile.two_streams_tokens`)
-
-    References
-    ----------
-    SGLang, `forward_normal_dual_stream` of deepseek_v2.py (DUAL_STREAM_TOKEN_THRESHOLD); vLLM, VLLM_SHARED_EXPERTS_STREAM_TOKEN_THRESHOLD;
-    TensorRT-LLM, `maybe_execute_in_parallel` of modeling_deepseekv3.py.
-    """
-    names = {p.name for p in layer.projections if p.tensor_class == "shared_expert"}
-    shared = [cost for cost in costs if cost.operator in names]
-    routed = [cost for cost in costs if cost.operator in ROUTED]
-    if not shared:
-        return list(costs)
-    shared_s, routed_s, least_s = total_s(shared), total_s(routed), floor_s([*shared, *routed])
-    left = np.maximum(np.maximum(shared_s, least_s) - routed_s, 0.0) / np.maximum(shared_s, 1e-30)
-    part = np.where(np.asarray(tokens) <= rates.two_streams_tokens, np.minimum(left, 1.0), 1.0)
-    return [replace(c, seconds=c.seconds * part) if c.operator in names else c for c in costs]
+    inputs = (p for p in layer.projections if p.name in DELTA_INPUTS)
+    return tuple(p for p in inputs if (p.multiplied_in or p.weight_format) in formats)
 
 
 def head_costs(

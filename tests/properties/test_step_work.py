@@ -47,7 +47,7 @@ from capplan.phases.step import (
     prefill_step_costs,
     token_costs,
 )
-from capplan.phases.token_work import on_two_streams, tower_costs
+from capplan.phases.token_work import tower_costs
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.tables import chunk_limits, context_limits, device_tables, step_knots, table_of_plan
 from capplan.serving.step_table import bilinear, prefill_attention_per_token_s
@@ -565,28 +565,6 @@ def test_what_kimi_delta_attention_makes_of_its_input_is_one_product():
     outputs = 3 * HEADS * WIDTH + HEADS + 2 * WIDTH
     assert costs["qkv"].flop == near(6 * 2 * HIDDEN * outputs)
     assert costs["qkv"].moved_bytes == near(2 * HIDDEN * outputs + 2 * 6 * (HIDDEN + outputs))
-
-
-@pytest.mark.parametrize(("tokens", "left"), [(64.0, 0.5), (65.0, 4.0)])
-def test_shared_experts_take_only_what_the_routed_ones_do_not_hide(tokens, left):
-    """Two streams up to 64 tokens: 4 s next to 1 + 2.5 s; more where the memory cannot serve both."""
-    rates = replace(ideal_rates(), two_streams_tokens=64.0)
-    names = [("shared_gate_up", "shared_expert"), ("shared_down", "shared_expert"), ("router", "router")]
-    layer = Layer((), tuple(Projection(name, group, 8, 8, "columns") for name, group in names))
-    seconds = {"o": 7.0, "shared_gate_up": 3.0, "shared_down": 1.0, "router": 1.0, "experts": 2.5}
-
-    def total(costs):
-        assert [cost.operator for cost in costs] == list(seconds)
-        assert costs[0].seconds == 7.0
-        assert (costs[3].seconds, costs[4].seconds) == (1.0, 2.5)
-        return float(sum(cost.seconds for cost in costs[1:3]))
-
-    costs = [OperatorCost(name, each) for name, each in seconds.items()]
-    assert total(on_two_streams(layer, costs, tokens, rates)) == near(left)
-    reading = [replace(cost, memory_s=cost.seconds * 0.6) for cost in costs]
-    assert total(on_two_streams(layer, reading, tokens, rates)) == near(max(left, 0.6 * 7.5 - 3.5))
-    alone = replace(layer, projections=layer.projections[2:])
-    assert on_two_streams(alone, costs, tokens, rates) == costs
 
 
 amounts = st.integers(0, 2000).map(lambda n: n / 8)
