@@ -297,6 +297,8 @@ class Trial(SimulatedLayout):
 
         if sure(needed):
             return needed
+        if needed < most and sure(needed + 1):
+            return needed + 1
         alone = most == lightest and not self.demand.users  # as regular as the arrivals of one replica
         if not (self._sure(1, confidence, limits, ratio / most) if alone else sure(int(most))):
             return None
@@ -532,15 +534,15 @@ class Trial(SimulatedLayout):
             return self.worst(seen, factor, limits)
 
         least, top = base - 2 * STEPS_PER_DOUBLING, base + 3 * STEPS_PER_DOUBLING
+        likely = min(self.candidate.slowness.each(self.question.slo.confidence).values())
+        first = base + round(STEPS_PER_DOUBLING * log2(likely))
         if self.demand.users:
-            likely = min(self.candidate.slowness.each(self.question.slo.confidence).values())
-            first = base + round(STEPS_PER_DOUBLING * log2(likely))
             low, high = last_that_meets(lambda step: excess(step, limits), least, top, first)
         else:  # the loads that `limit` tries, some of which it has
-            low, top = min(least, self.scale[0]), max(base + 2, self.scale[1])
-            first = max((low + top) // 2, top - FIRST_STEP_DOWN)
+            top = max(base + 2, self.scale[1])
+            first = min(max(first, least + 1), top - 1)
             low, high = last_that_holds(
-                lambda step: step <= least or excess(step, limits) <= 1.0, low, top, first, FIRST_STRIDE
+                lambda step: excess(step, limits) <= 1.0, least, top, first, LIKELY_STRIDES[True], 2
             )
         below, over = excess(low), excess(high)
         if not 0.0 < below <= 1.0 or not below < over < inf:
