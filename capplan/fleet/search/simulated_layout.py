@@ -52,8 +52,8 @@ USER_SLACK = 4.0
 """Factor by which users may be more than the closed form says: those who wait longer ask less often."""
 MANY_USERS = 48
 """Users of a replica from which one user more changes no latency by more than a run does."""
-CLEARLY = 2.0 ** (4.0 / STEPS_PER_DOUBLING)
-"""Ratio of loads that surely differ in more than the noise of a run."""
+CLEARLY = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
+"""Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 MOST_HALVINGS = 2
 """A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
 LEAST_OF_KIND = 3000

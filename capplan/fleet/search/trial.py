@@ -27,7 +27,7 @@ from capplan.fleet.search.load_scale import (
     slower_step,
     step_above,
 )
-from capplan.fleet.search.simulated_layout import SimulatedLayout
+from capplan.fleet.search.simulated_layout import CLEARLY, SimulatedLayout
 from capplan.workload.request_class import Target
 
 SHORT_SLACK = 1.25
@@ -35,8 +35,6 @@ SHORT_SLACK = 1.25
 
 Over 412 random scenarios it was at most 1.02 without users and 1.00 with them.
 """
-FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
-"""Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 MOST_DOUBLINGS = 60.0
 """Most doublings of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 LEAST_PART = 8
@@ -140,7 +138,7 @@ class Trial(SimulatedLayout):
         if most == inf or (self.demand.users and not short) or most > self._most_alike:
             return True
         share = regularity_class(int(most), self.classes)
-        slack = SHORT_SLACK if short else FULL_SLACK
+        slack = SHORT_SLACK if short else CLEARLY
         step = floor(STEPS_PER_DOUBLING * log2(rate_per_s / most * slowness / slack))
         least, top = self.scale
         rate = scale_rate(max(step, least)) / slowness
