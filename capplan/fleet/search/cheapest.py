@@ -219,9 +219,11 @@ def busy_replicas(
 def _may_be_enough(trial: Trial, confidence: float, terms: Terms, most: float, *, short: bool) -> bool:
     """Return whether at most this many replicas may meet the targets: those of each latency as slow as the confidence says, and all as predicted."""
     total, slower = trial.total_rate, trial.candidate.slowness.each(confidence)
-    asked = [(total, slower[name], own) for name, own in limits_by_latency(trial.limits).items()]
-    asked.append((total / (1.0 - terms.headroom_fraction), 1.0, trial.limits))
-    heaviest_first = sorted(asked, key=lambda item: item[0] * item[1], reverse=True)  # decides about the others
+    asked: list[tuple[float, float, Mapping[Target, float]]] = [
+        (total / (1.0 - terms.headroom_fraction), 1.0, trial.limits),
+        *((total, slower[name], own) for name, own in limits_by_latency(trial.limits).items()),
+    ]
+    heaviest_first = sorted(asked, key=lambda item: -item[0] * item[1])  # which decides about the others
     return all(trial.may_be_enough(*item, most, short=short) for item in heaviest_first)
 
 

@@ -285,7 +285,10 @@ class SimulatedLayout:
 
         Arrivals behind more replicas are more regular, which makes no latency longer.
         """
-        known, limits_s = self._runs.loads.get(alike, []), engine_limits(limits, slowness, self.demand.classes)
+        known, limits_s = (
+            self._runs.loads.get(alike, []),
+            engine_limits(limits, slowness, self.demand.classes),
+        )
         for _, count, key in known[bisect_left(known, (load * CLEARLY,)) :]:
             seen = self._runs.latencies.get(key)
             if count <= replicas and seen is not None and self.worst(seen, slowness, limits) <= 1.0:
