@@ -242,5 +242,5 @@ def test_the_error_on_the_table_of_dense_models_and_of_all_kernels_is_small(meas
     """Bounds are the scores of docs/evidence/kernels.md with a little room for refits."""
     chosen, bound = (MEAN_ERRORS if table == "dense" else MEDIAN_ERRORS)[group]
     rows = [row for row in rows_of(measured, table) if chosen(row)]
-    assert len(rows) >= 9
+    assert len(rows) >= (10 if table == "dense" else 9)
     assert centre(errors(rows)) < bound * room(measured, rows, centre)
