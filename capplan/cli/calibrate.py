@@ -364,10 +364,10 @@ def _compared(first: str, second: str) -> "Answer":
     if not _is_calibration(second):
         sheet = device(second)
         sides = file_side(own), shipped_side(sheet, efficiency_for(sheet), own.host)
-        return comparison_answer(first, sheet.title, differences(*sides), own.notes)
+        return comparison_answer(first, sheet.title, differences(*sides), ())
     other = read_calibration_file(second)
     sides = file_side(own), file_side(other)
-    notes = [*own.notes, *other.notes]
+    notes: list[str] = []
     if own.kernels and other.kernels:
         notes += machine_differences(own.kernels.machine, other.kernels.machine)
         notes += repeat_notes(own.kernels, other.kernels)

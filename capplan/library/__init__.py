@@ -5,13 +5,13 @@ Each goes through the same rooms as its command, and returns its JSON, typed, an
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, signature
 from math import inf
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, get_args
 
 from capplan.engine.lookup import ANY_OF
 from capplan.errors import InputError, TargetError, unknown
@@ -24,7 +24,7 @@ from capplan.questions.fleet_answer import fleet_for
 from capplan.ranges import SEED, Text, check_list
 from capplan.report.answer import Answer, flattened
 from capplan.report.safe_text import plain
-from capplan.scenario.flags import LoadFlags, ServingFlags
+from capplan.scenario.flags import LoadFlags, ServingFlags, options_of
 from capplan.scenario.scenario import ANY_ENGINE, read_scenario
 from capplan.scenario.scenario_file import Scenario
 
@@ -129,83 +129,33 @@ class FleetResult(Result):
         return self.found.chosen
 
 
-class ReplicaOptions(TypedDict, total=False):
-    """How one replica is sharded, stored and run; what is left out has the default of the command."""
-
-    tensor_parallel: int
-    pipeline_parallel: int
-    expert_parallel: int
-    data_parallel: int
-    weight_dtype: str | None
-    kv_dtype: str | None
-    engine: str
-    engine_version: str | None
-    max_model_len: int | None
-    max_num_seqs: int | None
-    max_num_batched_tokens: int | None
-    cuda_graphs: int | None
-    gpu_memory_utilization: float | None
-    backend: str | None
-    n_gpu_layers: int | None
-    tensor_split: str | None
-    split_mode: str
-    main_gpu: int | None
-    n_cpu_moe: int | None
-    host_bandwidth: float | None
-    host_memory: float | None
-    calibration: Path | None
-    revision: str | None
-    offline: bool
+def _declared(*sources: Callable[..., object]) -> dict[str, Parameter]:
+    """Return the options that records of flags and functions declare, by name: those of a command, but for the ones that only scenarios state."""
+    found = {}
+    for source in sources:
+        options = options_of(source) if is_dataclass(source) else None
+        for item in signature(source).parameters.values():
+            stated = item.kind is Parameter.KEYWORD_ONLY if options is None else item.name in options
+            if stated and item.name not in _OF_SCENARIOS:
+                found[item.name] = item.replace(kind=Parameter.KEYWORD_ONLY)
+    return found
 
 
-class EstimateOptions(ReplicaOptions, total=False):
-    """The replica and its load; one of concurrency and request_rate [1/s] is needed."""
-
-    input_tokens: int
-    output_tokens: int
-    concurrency: int | None
-    request_rate: float | None
-    prefix_hit_fraction: float
-
-
-class KvOptions(TypedDict, total=False):
-    """How a cache is stored and reserved."""
-
-    sequences: int
-    kv_dtype: str | None
-    tensor_parallel: int
-    engine: str
-    engine_version: str | None
-    max_num_batched_tokens: int | None
-
-
+_OF_SCENARIOS = ("runner", "max_loras", "max_lora_rank")
 _Taken = ParamSpec("_Taken")
 _Returned = TypeVar("_Returned")
 
 
 def _listing(
-    options: type, *sources: Callable[..., object]
+    options: Mapping[str, Parameter],
 ) -> Callable[[Callable[_Taken, _Returned]], Callable[_Taken, _Returned]]:
-    """Let `help` and editors list the options of a function, each with its type and its default.
-
-    Parameters
-    ----------
-    options : that the function takes as keywords
-    sources : records and functions that have the defaults
-    """
-    defaults = {
-        item.name: item.default for source in sources for item in signature(source).parameters.values()
-    }
+    """Let `help` and editors list the options that a function takes as keywords, each with its type and its default."""
 
     def listed(function: Callable[_Taken, _Returned]) -> Callable[_Taken, _Returned]:
         shown = signature(function)
         stated = [item for item in shown.parameters.values() if item.kind is not Parameter.VAR_KEYWORD]
-        named = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind)
-            for name, kind in get_type_hints(options).items()
-        ]
         told: Any = function
-        told.__signature__ = shown.replace(parameters=[*stated, *named])
+        told.__signature__ = shown.replace(parameters=[*stated, *options.values()])
         return function
 
     return listed
@@ -275,8 +225,12 @@ def plan_fleet(scenario: Scenario | str | PathLike[str], *, offline: bool = Fals
     return FleetResult(answer, found, charted=_why(found.chosen))
 
 
-@_listing(EstimateOptions, LoadFlags, ServingFlags)
-def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> Result:
+ESTIMATE_OPTIONS = _declared(ServingFlags, LoadFlags)
+KV_OPTIONS = _declared(kv_sizes)
+
+
+@_listing(ESTIMATE_OPTIONS)
+def estimate(model: str, hardware: str, **options: Any) -> Result:
     """Predict latency and throughput of one replica, as `capplan estimate` does.
 
     Parameters
@@ -327,11 +281,10 @@ def estimate(model: str, hardware: str, **options: Unpack[EstimateOptions]) -> R
     from capplan.scenario.replica import asked_replica
 
     of_load = {field.name for field in fields(LoadFlags)}
-    given: dict[str, Any] = {**options}
-    _refuse_options(given, EstimateOptions)
+    _refuse_options(options, ESTIMATE_OPTIONS)
     model, hardware = _named(model, "model"), _named(hardware, "hardware")
-    load = LoadFlags(**{key: value for key, value in given.items() if key in of_load})
-    serving = ServingFlags(**{key: value for key, value in given.items() if key not in of_load})
+    load = LoadFlags(**{key: value for key, value in options.items() if key in of_load})
+    serving = ServingFlags(**{key: value for key, value in options.items() if key not in of_load})
     return _estimated(asked_replica(model, hardware, serving), load)
 
 
@@ -350,10 +303,8 @@ def _estimated(asked: "CompletedReplica", load: LoadFlags) -> Result:
     return Result(answer, charted=drawn if has_roof(asked.spec) else None)
 
 
-@_listing(KvOptions, kv_sizes)
-def kv_size(
-    model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Unpack[KvOptions]
-) -> Result:
+@_listing(KV_OPTIONS)
+def kv_size(model: str, contexts: Sequence[int] = (), *, offline: bool = False, **options: Any) -> Result:
     """Return the memory that the KV cache of a sequence takes, as `capplan kv-size` does.
 
     Parameters
@@ -380,7 +331,7 @@ def kv_size(
     from capplan.readers.catalogue.models import read_model
     from capplan.report.answers.models import kv_answer
 
-    _refuse_options(options, KvOptions)
+    _refuse_options(options, KV_OPTIONS)
     model = _named(model, "model")
     return Result(kv_answer(kv_sizes(read_model(model, offline=offline), contexts, **options)))
 
@@ -493,13 +444,12 @@ def _why(plan: Plan | None) -> "Callable[[], Chart] | None":
     return None if plan is None else partial(waterfall_chart, plan)
 
 
-def _refuse_options(given: Mapping[str, object], options: type) -> None:
+def _refuse_options(given: Mapping[str, object], known: Mapping[str, Parameter]) -> None:
     """Raise the error for an option that a function does not have, or that is of another kind; ranges of numbers belong to their records."""
-    known = get_type_hints(options)
     for name, value in given.items():
         if name not in known:
             raise unknown("option", name, known)
-        kinds = get_args(known[name]) or (known[name],)
+        kinds = get_args(known[name].annotation) or (known[name].annotation,)
         if value is None and type(None) not in kinds:
             raise InputError(f"{name}: None is no value of it; leave {name} out for its default")
         if Path in kinds:

@@ -234,8 +234,31 @@ class PeakHours:
         return float(1.0 + (rates * dearer).sum() / rates.sum()) if rates.sum() else 1.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheRules:
+    """What decides how a provider bills prompts that repeat."""
+
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    from_creation: bool = False
+    """Whether the time to live runs from the creation of the cache, and a hit does not renew it."""
+    keeps_by_itself: bool = False
+    """Whether prompts are also cached without a request for it, without storage and without a stated time."""
+    whole_units: bool = False
+    """Whether a common prefix is stored at the second request that has it, so that the third request finds it."""
+    marked: bool = False
+    """Whether a prefix is found at marked ends only."""
+    on_request: bool = False
+    """Whether nothing is cached unless a request asks for it."""
+    several_answers: bool = False
+    """Whether a request may ask for several answers (`n`), and its prompt is billed once."""
+    peak: PeakHours | None = None
+    """Hours of higher prices."""
+    token_ratio: TokenRatio = 1.0
+    """Tokens that the provider counts for the text of one token of other models."""
+
+
 @dataclass(frozen=True, slots=True)
-class TokenPrice:
+class TokenPrice(CacheRules):
     """Prices of a hosted API, and the terms of its cache and its batches."""
 
     provider: str
@@ -259,25 +282,10 @@ class TokenPrice:
     """Discount on cache reads in batches; None: the same as on all else."""
     longer_life: LongerLife | None = None
     """None: a prefix costs the same to write, however long it lives."""
-    keeps_by_itself: bool = False
-    """Prompts are also kept without being asked for, at no price of storage and for a time that is not stated."""
-    from_creation: bool = False
-    """What is kept on demand lives from its creation, not since its last use."""
-    whole_units: bool = False
-    """A prefix in common is stored at the second request that has it, so that the third finds it."""
-    marked: bool = False
-    """Prefixes are found only at marked ends: unmarked, one whose prompts go on differently is never found."""
-    on_request: bool = False
-    """Nothing is cached unless a request asks for it."""
-    several_answers: bool = False
-    """A request may ask for several answers (`n`), and its prompt is billed once."""
-    peak: PeakHours | None = None
     change: tuple[str, TokenRates] | None = None
     """Day from which other prices hold, and these prices, if the provider announced some."""
     retires: str | None = None
     """Day on which the provider ends the model."""
-    token_ratio: float = 1.0
-    """Tokens that it counts for the text of one token of the scenario's model."""
     services: tuple[tuple[str, TokenRates], ...] = ()
     """Other service tiers by name, with their prices."""
 

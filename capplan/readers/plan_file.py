@@ -336,12 +336,7 @@ def _read_plan(written: object, read: ValidatorFunctionWrapHandler) -> Any:
 PlanOfFile: TypeAlias = Annotated[StatedPlan, Stated(), WrapValidator(_read_plan)]
 
 
-class ChoicesRow(AnswerRow):
-    """The plans to choose from, each counted from 0."""
-
-    cheapest: Count
-    surest: Count
-    fewest: Count
+Choice: TypeAlias = Literal["cheapest", "surest", "fewest"]
 
 
 class NamedFileRow(AnswerRow):
@@ -401,7 +396,7 @@ class ServerRow(AnswerRow):
     """None, as the limits of sequences and tokens: a plan file of before, which leaves them to the engine."""
 
 
-class LaunchRow(AnswerRow):
+class LaunchRow(ServerRow):
     """What one engine of the chosen plan is started with."""
 
     max_model_len: Count
@@ -410,8 +405,6 @@ class LaunchRow(AnswerRow):
     gpu_memory_utilization: Amount | None
     memory_fraction: Probability
     """As it is started, the engine's default included."""
-    devices_per_server: Positive
-    vendor: str
     servers: list[ServerRow] = Field(default_factory=list)
     """Servers and limits of each group, if they are not the same for all."""
     runner: Literal["generate", "pooling"]
@@ -473,7 +466,8 @@ class ResultRow(AnswerRow):
     recommended: Count
     """Which of the plans is recommended, counted from 0."""
     why: str | None
-    choices: ChoicesRow | None
+    choices: Annotated[dict[Choice, Count], Field(min_length=3)] | None
+    """Which of the plans each choice is, counted from 0."""
     rejected: tuple[Annotated[Rejection, Stated()], ...] = Field(strict=False)
     evaluated: Count
     certainty: tuple[Annotated[Certainty, Stated()], ...] = Field(strict=False)
@@ -488,12 +482,12 @@ class ResultRow(AnswerRow):
     def _names_its_plans(self) -> Self:
         unlisted = self.plan_file.unlisted
         if unlisted is not None and (
-            self.choices is None or unlisted != self.choices.surest or len(self.plans) < 2
+            self.choices is None or unlisted != self.choices.get("surest") or len(self.plans) < 2
         ):
             raise ValueError(
                 f"plan_file.unlisted is {unlisted}, which is not the surest choice of several plans"
             )
-        named = {"recommended": self.recommended} | (dict(self.choices) if self.choices else {})
+        named = {"recommended": self.recommended} | (self.choices or {})
         for key, place in named.items():
             if place >= len(self.plans):
                 raise ValueError(f"{key} is plan {place}, counted from 0, of {len(self.plans)}")

@@ -213,6 +213,21 @@ def _costs(
     )
 
 
+def _axes(knots: Knots, launch: Launch, largest: Array) -> dict[str, Any]:
+    """Return where the times of step tables are given, and how plans divide steps: the same for kernels, floors and what graphs cannot hide."""
+    plans = (np.asarray(launch.tensor).size,)
+    return {
+        "sequence_knots": knots.sequences,
+        "context_knots": knots.contexts,
+        "token_knots": knots.tokens,
+        "new_knots": knots.new,
+        "past_knots": knots.past,
+        "groups": _spread(np.ravel(launch.data), plans),
+        "stages": _spread(np.ravel(launch.pipeline), plans),
+        "stage_fraction": _spread(largest, plans),
+    }
+
+
 def device_tables(
     network: Network,
     launch: Launch,
@@ -251,26 +266,19 @@ def device_tables(
     decode, cache, mixed, prefill = (list(chain.from_iterable(kind)) for kind in zip(*costs, strict=True))
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
     together = shared_costs(mixed, rates.prefill_exchange)
+    axes = _axes(knots, launch, largest.ravel()) | {"two_passes": two_passes}
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
         turn_s = decode_turn_s(time_s(decode), time_s(decode_head), largest, last, in_flight)
         cache_s = time_s(cache) * np.maximum(in_flight * largest, 1.0)
         return StepTable(
-            sequence_knots=knots.sequences,
+            **axes,
             decode_s=_spread(turn_s, (*by_sequences, 1))[..., 0],
             head_s=_spread(time_s(head), (*by_sequences, 1))[..., 0],
-            context_knots=knots.contexts,
             decode_attention_s=_spread(cache_s, (*by_sequences, knots.contexts.size)),
-            token_knots=knots.tokens,
             mixed_s=_spread(time_s(mixed), (*by_tokens, 1))[..., 0],
             shared_s=_spread(time_s(together), (*by_tokens, 1))[..., 0],
-            groups=_spread(np.ravel(launch.data), (plans,)),
-            new_knots=knots.new,
-            past_knots=knots.past,
             prefill_attention_s=_spread(time_s(prefill) / packed, (plans, knots.new.size, knots.past.size)),
-            stages=_spread(np.ravel(launch.pipeline), (plans,)),
-            stage_fraction=_spread(largest.ravel(), (plans,)),
-            two_passes=two_passes,
         )
 
     ranks = np.ravel(launch.tensor) * np.ravel(launch.pipeline)

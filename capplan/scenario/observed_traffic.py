@@ -3,13 +3,16 @@
 import json
 from collections.abc import Mapping, Sequence
 from math import isfinite
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from capplan.errors import InputError
 from capplan.recorded.traces.prometheus_server import Observed
 from capplan.workload.daily_curve import HOURS
 from capplan.workload.length import lognormal_sigma
 from capplan.workload.statistics import LengthSummary, WorkloadSummary
+
+if TYPE_CHECKING:
+    from capplan.readers.plan_file import InputsRow
 
 ALIKE_FRACTION = 0.1
 """Mean lengths that are this near to those of a plan are taken for its traffic, and loads for its load (an assumption)."""
@@ -63,22 +66,14 @@ def _lengths(lengths: LengthSummary) -> object:
     return {"values": [round(value) for value in lengths.values]}
 
 
-class Means(Protocol):
-    """What a plan was made for: its peak [request/s] and its mean lengths, of all classes together."""
-
-    request_rate: float
-    input_tokens: float
-    output_tokens: float
-
-
-def as_observed(traffic: Sequence[Mapping[str, Any]], seen: Observed, planned: Means) -> str:
+def as_observed(traffic: Sequence[Mapping[str, Any]], seen: Observed, planned: "InputsRow") -> str:
     """Return the setting that gives a scenario the traffic that its engines had.
 
     Parameters
     ----------
     traffic : of the scenario, as written
     seen : counters of all classes together
-    planned : peak and mean lengths of the plan
+    planned : peak and mean lengths of the plan, of all classes together
 
     Raises
     ------

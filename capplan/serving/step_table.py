@@ -281,11 +281,16 @@ def decode_step_s(table: StepTable, sequences: Number, context_tokens: Number) -
     ----------
     Agrawal et al. 2024, "Vidur", section 4 (step time as attention and token-level operators), arXiv:2405.05465.
     """
-    attention = bilinear(
-        table.sequence_knots, table.context_knots, table.decode_attention_s, sequences, context_tokens
-    )
+    attention = _decode_attention_s(table, sequences, context_tokens)
     step = piecewise_linear(table.sequence_knots, table.decode_s, sequences) + attention
     return np.where(np.asarray(sequences) > 0.0, step, 0.0)
+
+
+def _decode_attention_s(table: StepTable, sequences: Number, context_tokens: Number) -> Array:
+    """Return A, the attention of decoding sequences of a mean context."""
+    return bilinear(
+        table.sequence_knots, table.context_knots, table.decode_attention_s, sequences, context_tokens
+    )
 
 
 def mixed_step_s(
@@ -337,13 +342,8 @@ def mixed_step_s(
     if table.two_passes and np.any(np.asarray(sequences) > 0.0):
         prompts_s = mixed_step_s(table, 0.0, 0.0, chunks, new_tokens, past_tokens)
         return np.asarray(prompts_s + decode_step_s(table, sequences, context_tokens))
-    attention = np.where(
-        np.asarray(sequences) > 0.0,
-        bilinear(
-            table.sequence_knots, table.context_knots, table.decode_attention_s, sequences, context_tokens
-        ),
-        0.0,
-    )
+    decoding = np.asarray(sequences) > 0.0
+    attention = np.where(decoding, _decode_attention_s(table, sequences, context_tokens), 0.0)
     prefill = new_tokens * bilinear(*prefill_attention_per_token_s(table), new_tokens, past_tokens)
     skew, beside = idle_ratio(table.groups, chunks), sequences / table.stages
     even, tokens = beside + chunks * new_tokens, beside + skew * chunks * new_tokens

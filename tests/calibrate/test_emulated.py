@@ -17,7 +17,7 @@ from capplan.calibrate.machine import abilities_of, processor_abilities, product
 from capplan.calibrate.measure import calibrated
 from capplan.calibrate.shapes import cases
 from capplan.engine.lookup import profile
-from capplan.errors import InputError, Refusal
+from capplan.errors import Refusal
 from capplan.fleet.search.candidates import Ranges, layouts
 from capplan.model.weight_format import in_weight_format
 from capplan.operators.device_rates import device_rates
@@ -25,7 +25,6 @@ from capplan.readers.calibration.file import calibration_text, read_calibration
 from capplan.readers.calibration.measured_device import device_from_calibration, efficiency_from_calibration
 from capplan.readers.catalogue.models import read_model
 from tests.calibrate.faked.card import A100, T4, Card
-from tests.calibrate.test_calibration_file import older
 from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -207,26 +206,6 @@ def test_a_search_refuses_layouts_in_emulated_formats_and_takes_others(name, old
     legal, rejected = layouts(network, [device_from_calibration(old)], ranges, profile("vllm"))
     assert bool(legal) == (name == "fp32")
     assert {reason.code for _, reason in rejected} == ({Refusal.WEIGHT_DTYPE} if name == "bf16" else set())
-
-
-@pytest.mark.long
-def test_an_older_file_is_known_by_its_rates_and_by_its_capability(old, tmp_path):
-    """A file of the schema before says nothing of emulation: bf16 at an eighth of fp32, or torch's word AVX2, does."""
-    rates = {"bf16": 1e10, "fp32": 8e10, "int8": 1e11}
-    slow = on_a_processor(tmp_path / "slow.calibration.yaml", rates, (), ("bf16",))
-    path = written_to(tmp_path / "before.calibration.yaml", older(slow, version=3))
-    assert read_calibration(path).machine.emulated == ("bf16",)
-    own = read_calibration(SHIPPED)
-    clocks = {**own.machine.clocks, "capability": "AVX2"}
-    named = replace(own, machine=replace(own.machine, clocks=clocks))
-    slow.write_text(calibration_text(named))
-    path.write_text(older(slow, version=3))
-    assert read_calibration(path).machine.emulated == ("bf16", "fp16")
-    assert own.machine.emulated == ()
-    before = device_from_calibration(path)
-    efficiency = efficiency_from_calibration(path, before)
-    with pytest.raises(InputError, match="only emulates bf16"):
-        device_rates(before, efficiency, weight_format="bf16", kv_format="bf16", engine="vllm")
 
 
 def test_the_kernels_of_a_gpu_never_stand_for_those_that_a_processor_was_timed_with(old):

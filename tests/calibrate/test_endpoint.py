@@ -185,7 +185,7 @@ def test_a_series_sends_no_less_than_each_user_needs_and_no_more_than_it_says():
 
 
 def test_a_series_returns_results_counts_failures_and_keeps_to_its_time():
-    points = tuple(Point(users, 16, 4) for users in (1, 2, 3, 4))
+    points = tuple(Point(16, 4, users) for users in (1, 2, 3, 4))
     series = Series(points, seconds=3.0)
     with stub(lambda number: "busy" if number % 7 == 3 else "") as server:
         start_s = time.monotonic()

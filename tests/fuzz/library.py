@@ -16,7 +16,7 @@ from typing import Any
 
 import capplan as cp
 from capplan.errors import CapplanError
-from capplan.library import EstimateOptions, KvOptions
+from capplan.library import ESTIMATE_OPTIONS, KV_OPTIONS
 from tests.fuzz.commands import SIGNED, numbers
 from tests.fuzz.readers import HOSTILE
 from tests.fuzz.turns import arguments, asked_until_time_is_over
@@ -71,12 +71,9 @@ def value_of(name: str, random: Random) -> object:
     return random.choice(USUAL[name]) if random.random() < 0.6 else random.choice(ODD)
 
 
-def options(known: type, random: Random, *needed: str) -> dict[str, Any]:
+def options(known: Mapping[str, object], random: Random, *needed: str) -> dict[str, Any]:
     """Return some options with values of every kind."""
-    names = sorted(
-        set(known.__annotations__) | {"offline"} if known is EstimateOptions else known.__annotations__
-    )
-    chosen = {*needed, *random.sample(names, random.randint(0, 3))}
+    chosen = {*needed, *random.sample(sorted(known), random.randint(0, 3))}
     return {name: value_of(name, random) for name in sorted(chosen)}
 
 
@@ -84,7 +81,7 @@ def kv_size(random: Random) -> Any:
     """Ask for the size of a cache."""
     contexts = random.choice(([1], [8192, 5], [random.choice(ODD)], random.choice(ODD), [10**9]))
     given = (random.choice(MODELS[:3] if random.random() < 0.8 else MODELS), contexts)
-    more = options(KvOptions, random) | {"offline": True}
+    more = options(KV_OPTIONS, random) | {"offline": True}
     LAST[:] = ["kv_size", given, more]
     return cp.kv_size(*given, **more)  # type: ignore[arg-type]
 
@@ -93,7 +90,7 @@ def estimate(random: Random) -> Any:
     """Ask for the latency of a replica."""
     sound = random.random() < 0.8
     given = (random.choice(MODELS[:3] if sound else MODELS), random.choice(DEVICES[:3] if sound else DEVICES))
-    more = options(EstimateOptions, random, random.choice(("concurrency", "request_rate"))) | {
+    more = options(ESTIMATE_OPTIONS, random, random.choice(("concurrency", "request_rate"))) | {
         "offline": True
     }
     LAST[:] = ["estimate", given, more]

@@ -207,15 +207,6 @@ MEAN_ERRORS = {
 }
 
 
-@pytest.mark.parametrize("group", MEAN_ERRORS)
-def test_the_mean_error_on_the_table_of_dense_models_is_small(measured, group):
-    """Bounds are the scores of docs/evidence/kernels.md with a little room for refits."""
-    chosen, bound = MEAN_ERRORS[group]
-    rows = [row for row in rows_of(measured, "dense") if chosen(row)]
-    assert len(rows) >= 10
-    assert fmean(errors(rows)) < bound * room(measured, rows, fmean)
-
-
 MEDIAN_ERRORS = {
     "matmul": (lambda r: r["family"] == "gemm", 0.068),
     "attention": (lambda r: r["family"] in {"context_attention", "generation_attention"}, 0.078),
@@ -243,10 +234,13 @@ def test_four_in_five_timings_lie_in_their_interval(measured):
     assert 0.75 - noise < fmean(inside) < 0.85 + noise
 
 
-@pytest.mark.parametrize("group", MEDIAN_ERRORS)
-def test_the_median_error_on_the_table_of_all_kernels_is_small(measured, group):
+@pytest.mark.parametrize(
+    ("table", "centre", "group"),
+    [("dense", fmean, group) for group in MEAN_ERRORS] + [("all", median, group) for group in MEDIAN_ERRORS],
+)
+def test_the_error_on_the_table_of_dense_models_and_of_all_kernels_is_small(measured, table, centre, group):
     """Bounds are the scores of docs/evidence/kernels.md with a little room for refits."""
-    chosen, bound = MEDIAN_ERRORS[group]
-    rows = [row for row in rows_of(measured, "all") if chosen(row)]
-    assert len(rows) >= 9
-    assert median(errors(rows)) < bound * room(measured, rows, median)
+    chosen, bound = (MEAN_ERRORS if table == "dense" else MEDIAN_ERRORS)[group]
+    rows = [row for row in rows_of(measured, table) if chosen(row)]
+    assert len(rows) >= (10 if table == "dense" else 9)
+    assert centre(errors(rows)) < bound * room(measured, rows, centre)

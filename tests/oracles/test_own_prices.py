@@ -43,8 +43,8 @@ def aws_item(*, system="Linux", hourly=50.0, upfront=0.0):
 
 def prices_of(offers):
     return {
-        (each.sku, each.region, each.commitment): (pytest.approx(each.usd_per_hour), each.date)
-        for each in offers
+        (each.sku, each.region, commitment): (pytest.approx(each.usd_per_hour), each.date)
+        for commitment, each in offers
     }
 
 
@@ -143,7 +143,7 @@ OFFERS = "provider,machine,hardware,gpus,commitment,region,price,discount\nAcme,
 
 def test_a_discount_of_ones_own_is_taken_off_the_price_of_the_list(folder):
     offers, _ = offers_in(written(folder, "own.csv", OFFERS.format("15 %")), DAY)
-    assert [(each.usd_per_hour, each.list_usd_per_hour) for each in offers] == [(17.0, 20.0)]
+    assert [(each.usd_per_hour, each.list_usd_per_hour) for _, each in offers] == [(17.0, 20.0)]
 
 
 @table

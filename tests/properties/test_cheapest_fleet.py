@@ -290,35 +290,31 @@ def test_a_short_run_bounds_the_rate_of_a_full_one(text, pick):
         assert trial.limit(16, slowness, trial.limits) <= trial.rate_bound(slowness, trial.limits)
 
 
-def test_a_run_as_short_as_a_response_still_bounds_the_rate():
-    """3,000 requests a second of a small model: 1,500 of them end before the first responses do, so a queue seems to grow.
-
-    In an engine that launches quickly: the closed form waits for no launches.
-    """
-    text = """name: law
+RUSHED = {
+    # 3,000 requests a second of a small model: 1,500 of them end before the first responses do, so a queue seems to grow. In
+    # an engine that launches quickly: the closed form waits for no launches.
+    "a run as short as a response": """name: law
 model: Qwen/Qwen2.5-0.5B
 engine: trtllm
 traffic:
   - {name: a, request_rate: 295 req/s, input_tokens: {mean: 349, p95: 1221}, output_tokens: {mean: 168, p95: 588}}
 slo: {ttft_p95: 758 ms, tpot_p95: 47 ms}
 fleet: {hardware: [b200], tensor_parallel: [1], pipeline_parallel: [1]}
-"""
-    question = replace(question_of(text), requests=15_000)
-    trial = Trial(search(question).candidates[0], question, {})
-    bound = trial.rate_bound(1.0, trial.limits)
-    assert bound / 1.6 < trial.limit(16, 1.0, trial.limits) <= bound
-
-
-def test_users_who_ask_too_seldom_in_a_short_run_get_a_full_one():
-    """500 users share 1,400 requests: their first rush, all at once, would decide about the largest rate."""
-    text = """name: law
+""",
+    # 500 users share 1,400 requests: their first rush, all at once, would decide about the largest rate.
+    "users who ask too seldom in a short run": """name: law
 model: llama-3.1-8b
 traffic:
   - {name: a, request_rate: 0.5 req/s, input_tokens: 346, output_tokens: 223}
   - {name: u, users: 24, think_time: 3 s, input_tokens: 346, output_tokens: 223}
 slo: {ttft_p95: 479 ms, tpot_p95: 66 ms, confidence: 50 %}
 fleet: {hardware: [h100-sxm], tensor_parallel: [1], pipeline_parallel: [1]}
-"""
+""",
+}
+
+
+@pytest.mark.parametrize("text", RUSHED.values(), ids=RUSHED)
+def test_a_short_run_that_would_mislead_still_bounds_the_rate(text):
     question = replace(question_of(text), requests=15_000)
     trial = Trial(search(question).candidates[0], question, {})
     bound = trial.rate_bound(1.0, trial.limits)

@@ -374,27 +374,25 @@ def test_only_what_is_new_is_worked_on(seed: int, people: int, turns: int) -> No
     assert outcome.cached_tokens == found
 
 
-def test_the_next_turn_is_the_one_that_goes_on(tmp_path):
-    """Not another chat with the same system prompt, and not a prompt that is too short to hold the answer."""
-    rows = [
-        (48, 40, [1, 2, 3]),
-        (64, 40, [1, 2, 9, 10]),
-        (64, 10, [1, 2, 3, 4]),
-        (112, 10, [1, 2, 3, 5, 6, 7, 8]),
-    ]
-    ids, counts, prompts, outputs, _ = columns(rows)
-    found, each = output_blocks(ids, counts, prompts, outputs, BLOCK)
-    assert each.tolist() == [2, 0, 0, 0]
-    assert found.tolist() == [5, 6]
+FORKED = [
+    (48, 40, [1, 2, 3]),
+    (64, 40, [1, 2, 9, 10]),
+    (64, 10, [1, 2, 3, 4]),
+    (112, 10, [1, 2, 3, 5, 6, 7, 8]),
+]
+SHORT = [(40, 5, [1, 2, 3]), (47, 40, [1, 2, 3]), (100, 1, [1, 2, 4, 5, 6, 7, 8])]
 
 
-def test_a_turn_that_completes_no_block_is_a_turn_too():
-    """A short question after a short answer: the answer to it is known from the turn after it."""
-    rows = [(40, 5, [1, 2, 3]), (47, 40, [1, 2, 3]), (100, 1, [1, 2, 4, 5, 6, 7, 8])]
-    ids, counts, prompts, outputs, _ = columns(rows)
-    found, each = output_blocks(ids, counts, prompts, outputs, BLOCK)
-    assert each.tolist() == [0, 3, 0]
-    assert found.tolist() == [4, 5, 6]
+@pytest.mark.parametrize(
+    ("rows", "counts", "ids"), [(FORKED, [2, 0, 0, 0], [5, 6]), (SHORT, [0, 3, 0], [4, 5, 6])]
+)
+def test_the_next_turn_is_the_one_that_goes_on_also_after_one_that_completes_no_block(rows, counts, ids):
+    """Not another chat with the same system prompt, nor a prompt that is too short to hold the answer; of a short answer to a short
+    question the turn after the next knows it."""
+    named, lengths, prompts, outputs, _ = columns(rows)
+    found, each = output_blocks(named, lengths, prompts, outputs, BLOCK)
+    assert each.tolist() == counts
+    assert found.tolist() == ids
 
 
 def test_a_trace_of_small_blocks_is_read_with_its_answers_and_one_of_large_blocks_without(tmp_path):

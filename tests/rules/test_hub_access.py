@@ -181,16 +181,12 @@ def test_a_gated_model_says_so_and_what_to_do(asks_here, name):
     assert "HF_TOKEN" in err
 
 
-def test_a_missing_model_says_so(asks_here):
-    one_line_error(asks_here("tiny/missing"), "tiny/missing", "no model of that name")
-
-
-def test_a_repository_without_config_says_so(asks_here):
-    one_line_error(asks_here("tiny/adapter"), "tiny/adapter", "no config.json")
-
-
-def test_a_hub_error_shows_its_status(asks_here):
-    one_line_error(asks_here("tiny/broken"), "tiny/broken", "500")
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("tiny/missing", "no model of that name"), ("tiny/adapter", "no config.json"), ("tiny/broken", "500")],
+)
+def test_what_a_hub_lacks_or_fails_with_is_said(asks_here, name, says):
+    one_line_error(asks_here(name), name, says)
 
 
 @pytest.mark.long

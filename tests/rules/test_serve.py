@@ -320,23 +320,17 @@ def test_two_hundred_requests_at_a_time_are_all_answered(served):
 
 
 @pytest.mark.long
-def test_searches_do_not_keep_a_quick_question_waiting(served):
+@pytest.mark.parametrize(
+    ("slow", "count", "quick", "body"),
+    [("fleet", 3, "fit", FIT), ("what-if", 2, "fleet", {"scenario": SCENARIO})],
+)
+def test_searches_and_points_of_a_page_do_not_keep_another_question_waiting(served, slow, count, quick, body):
     with ThreadPoolExecutor(4) as pool:
-        slow = [pool.submit(served.post, "fleet", {"scenario": "support-chat"}) for _ in range(3)]
+        asked = [pool.submit(served.post, slow, {"scenario": "support-chat"}) for _ in range(count)]
         time.sleep(0.5)
-        assert served.post("fit", FIT).status == 200
-        assert [one.done() for one in slow] == [False] * 3
-        assert {one.result().status for one in slow} == {200}
-
-
-@pytest.mark.long
-def test_the_points_of_one_page_do_not_keep_the_plan_of_another_waiting(served):
-    with ThreadPoolExecutor(4) as pool:
-        slow = [pool.submit(served.post, "what-if", {"scenario": "support-chat"}) for _ in range(2)]
-        time.sleep(0.5)
-        assert served.post("fleet", {"scenario": SCENARIO}).status == 200
-        assert [one.done() for one in slow] == [False] * 2
-        assert {one.result().status for one in slow} == {200}
+        assert served.post(quick, body).status == 200
+        assert [one.done() for one in asked] == [False] * count
+        assert {one.result().status for one in asked} == {200}
 
 
 def _until(holds):

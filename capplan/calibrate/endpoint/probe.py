@@ -165,7 +165,7 @@ def prompts_for(server: Endpoint, draw: random.Random, *, whole_sessions: bool =
     InputError
         it answers neither token ids nor text
     """
-    point = Point(1, 64, 8)
+    point = Point(64, 8)
     ways = (Prompts(takes_ids=True, returns_ids=True), Prompts(takes_ids=True), Prompts(takes_ids=False))
     for way in ways if whole_sessions else ways[1:]:
         first = answered(server, way.unlike(draw, point))
@@ -272,7 +272,7 @@ def _open(
     best = max(rated, key=lambda result: result.requests_per_s or 0.0)
     rate = OPEN_SHARE * (best.requests_per_s or 0.0)
     count = int(min(max(rate * series.seconds * OPEN_TIME_SHARE, LEAST_ANSWERS), MOST_REQUESTS))
-    point = Point(1, round(best.input_tokens or 1), round(best.output_tokens or 1))
+    point = Point(round(best.input_tokens or 1), round(best.output_tokens or 1))
     name = f"{rate:.3g} requests per s, {point.input_tokens} tokens in, {point.output_tokens} out"
     tell(f"{len(series.points) + 1} of {len(series.points) + 1}: open loop, {name}")
     times = np.cumsum([draw.expovariate(rate) for _ in range(count)]).tolist()

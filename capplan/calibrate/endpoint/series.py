@@ -9,6 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
 from capplan.calibrate.endpoint.client import Answered, Endpoint, Question, answered
+from capplan.replica.load import Load
 
 TINY, SHORT, LONG = 1, 128, 1024
 """Prompt tokens. The step of a tiny prompt takes as long as a decode step, so the rest of its time to first token is spent outside the steps."""
@@ -33,12 +34,10 @@ MOST_REQUESTS = 400
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Point(Load):
     """One closed loop."""
 
-    concurrency: int
-    input_tokens: int
-    output_tokens: int
+    concurrency: int = 1
 
     @property
     def name(self) -> str:
@@ -126,11 +125,11 @@ def designed(minutes: float, max_concurrency: int, longest: int | None = None) -
         steps[len(steps) // 2 + len(steps) % 2 - 1] if len(steps) > 3 else steps[-1],
         steps[-1],
     }
-    points = [Point(1, TINY, OUTPUT)] if short > TINY else []
+    points = [Point(TINY, OUTPUT)] if short > TINY else []
     for concurrency in steps:
-        points.append(Point(concurrency, short, OUTPUT))
+        points.append(Point(short, OUTPUT, concurrency))
         if concurrency in with_long and long > short:
-            points.append(Point(concurrency, long, OUTPUT))
+            points.append(Point(long, OUTPUT, concurrency))
     return Series(
         tuple(points), 60.0 * minutes, stairs(minutes, max_concurrency, short, room + OUTPUT - short)
     )
@@ -166,7 +165,7 @@ def stairs(minutes: float, most: int, input_tokens: int, most_output_tokens: int
         return ()
     below = [0, *levels]
     return tuple(
-        Point(1, input_tokens, tokens * (len(levels) - place))
+        Point(input_tokens, tokens * (len(levels) - place))
         for place, level in enumerate(levels)
         for _ in range(level - below[place])
     )

@@ -13,7 +13,7 @@ from capplan.money.hosted import TokenPrice
 from capplan.questions.money.ledger import paid_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.offer_terms import PROJECT_FOLDER, known_machines, machines_in, user_folder
-from capplan.readers.catalogue.price_exports import ListedOffer, offers_in
+from capplan.readers.catalogue.price_exports import Priced, offers_in
 from capplan.readers.catalogue.token_prices import litellm_prices, token_prices
 from capplan.readers.text_file import read_text
 from capplan.readers.yaml_file import schema_line, yaml_text
@@ -49,7 +49,7 @@ def price_update(files: Sequence[Path], day: str | None, *, project: bool) -> Pr
     """
     folder = Path(PROJECT_FOLDER) if project else user_folder()
     texts: dict[Path, str] = {}
-    offers: list[ListedOffer] = []
+    offers: list[Priced] = []
     counts: dict[str, int] = {}
     left_out: Counter[str] = Counter()
     apis: list[Mapping[str, Any]] = []
@@ -74,9 +74,9 @@ def price_update(files: Sequence[Path], day: str | None, *, project: bool) -> Pr
         left_out += missing
         counts[str(path)] = len(found)
     changed = tuple(_changed_machines(offers))
-    for provider in dict.fromkeys(offer.provider for offer in offers):
+    for provider in dict.fromkeys(offer.provider for _, offer in offers):
         path = folder / "machines" / f"{_word(provider)}.yaml"
-        texts[path] = _machine_file(path, provider, [offer for offer in offers if offer.provider == provider])
+        texts[path] = _machine_file(path, provider, [one for one in offers if one[1].provider == provider])
     return PriceUpdate(texts, changed, tuple(apis), counts, left_out)
 
 
@@ -84,7 +84,7 @@ def _word(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "prices"
 
 
-def _changed_machines(offers: Sequence[ListedOffer]) -> list[dict[str, Any]]:
+def _changed_machines(offers: Sequence[Priced]) -> list[dict[str, Any]]:
     """Return the offers whose price differs from that of the catalogue so far, the largest changes first."""
     known = {
         (item.provider, item.name, offer.region, offer.commitment): offer
@@ -92,8 +92,8 @@ def _changed_machines(offers: Sequence[ListedOffer]) -> list[dict[str, Any]]:
         for offer in item.record.offers
     }
     rows = []
-    for offer in offers:
-        before = known.get((offer.provider, offer.sku, offer.region, offer.commitment))
+    for commitment, offer in offers:
+        before = known.get((offer.provider, offer.sku, offer.region, commitment))
         if before is not None and abs(before.price - offer.usd_per_hour) <= _SAME_WITHIN * before.price:
             continue
         rows.append(
@@ -101,7 +101,7 @@ def _changed_machines(offers: Sequence[ListedOffer]) -> list[dict[str, Any]]:
                 "machine": offer.sku,
                 "provider": offer.provider,
                 "region": offer.region,
-                "commitment": offer.commitment,
+                "commitment": commitment,
                 "before_usd_per_hour": before.price if before else None,
                 "date_before": before.date if before else None,
                 "usd_per_hour": offer.usd_per_hour,
@@ -138,7 +138,7 @@ def _changed_apis(prices: Sequence[TokenPrice]) -> list[dict[str, Any]]:
     return rows
 
 
-def _machine_file(path: Path, provider: str, offers: Sequence[ListedOffer]) -> str:
+def _machine_file(path: Path, provider: str, offers: Sequence[Priced]) -> str:
     """Return the file of a provider in the layer: what it has so far, with these offers in the place of those that they replace."""
     machines: dict[str, dict[str, Any]] = {}
     pages: dict[str, str] = {}
@@ -156,10 +156,10 @@ def _machine_file(path: Path, provider: str, offers: Sequence[ListedOffer]) -> s
             pages[old.source] = item.sources[old.source]
             key = (old.region, old.commitment)
             put(item.name, record.device, record.gpus, key, old.price, old.list_price, old.date, old.source)
-    for offer in offers:
+    for commitment, offer in offers:
         source = _word(f"own {offer.date}")
         pages[source] = f"your own list of {offer.date}"
-        key = (offer.region, offer.commitment)
+        key = (offer.region, commitment)
         terms = (offer.usd_per_hour, offer.list_usd_per_hour, offer.date, source)
         put(offer.sku, offer.device, offer.gpus, key, *terms)
     rows = [machine | {"offers": list(machine["offers"].values())} for machine in machines.values()]

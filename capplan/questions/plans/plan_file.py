@@ -38,14 +38,8 @@ def answer_of(file: PlanFile, asked: AskedFleet) -> FleetAnswer:
     plans = tuple(_plan(row, file, asked) for row in found.plans)
     choices = None
     if found.choices is not None:
-        stated = found.choices
-        choices = Choices(
-            cheapest=plans[stated.cheapest],
-            surest=plans[stated.surest],
-            fewest=plans[stated.fewest],
-            recommended=plans[found.recommended],
-            why=found.why or "",
-        )
+        named: dict[str, Plan] = {str(choice): plans[place] for choice, place in found.choices.items()}
+        choices = Choices(**named, recommended=plans[found.recommended], why=found.why or "")
     return FleetAnswer(
         tuple(plan for place, plan in enumerate(plans) if place != found.plan_file.unlisted),
         found.rejected,

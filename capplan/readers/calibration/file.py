@@ -21,7 +21,6 @@ from capplan.readers.calibration.record import (
     CalibrationFile,
     HostRefit,
     Machine,
-    Peaks,
 )
 from capplan.readers.record import plain, validated
 from capplan.readers.yaml_file import Document, read_yaml, yaml_text
@@ -91,8 +90,6 @@ NARROW = ("bf16", "fp16", "int8")
 LEAST_NATIVE_RATIO = 0.5
 """Rate of a product over that of fp32 at which a format counts as native. Native units are one to ten times as fast as fp32;
 emulation was seen at 0.08 to 0.25."""
-WITHOUT_16_BITS = frozenset({"NO AVX", "AVX2"})
-"""What torch calls processors that have no units for 16 bits."""
 
 
 def emulated_formats(flop_per_s: Mapping[str, float]) -> tuple[str, ...]:
@@ -111,23 +108,6 @@ def emulated_formats(flop_per_s: Mapping[str, float]) -> tuple[str, ...]:
     return tuple(name for name in NARROW if name in flop_per_s and flop_per_s[name] < least)
 
 
-def emulated_before(machine: Machine, peaks: Peaks) -> tuple[str, ...]:
-    """Return the formats that the device of an older file emulates, which its record does not say.
-
-    Parameters
-    ----------
-    machine : as it was recorded
-    peaks : best rates seen
-    """
-    if machine.capability and not machine.capability.startswith("gfx"):
-        return ("bf16",) if int(machine.capability.partition(".")[0]) < 8 else ()
-    if machine.device != "cpu":
-        return ()
-    if machine.clocks.get("capability") in WITHOUT_16_BITS:
-        return ("bf16", "fp16")
-    return emulated_formats(peaks.flop_per_s)
-
-
 KIND = "a calibration YAML"
 WAY_OUT = "write one with: capplan calibrate -o FILE.calibration.yaml"
 HEADER = """\
@@ -140,12 +120,6 @@ HOST_HEADER = """\
 """
 LATER = ("stream_s", "eager_experts_s", "graph_layer_s", "eager_latent_s", "eager_scaled_s", "prompt_token_s")
 """Numbers of `HostOverhead` that host times of earlier versions lack; they were 0 when those were fitted."""
-MIGRATED = {
-    1: "before host times and the tiles of processors; its kernels are read as they were fitted",
-    2: "before libraries and clock readings; its kernels are read as they were fitted",
-    3: "before emulated formats were told apart; they are known by their rates, and by the capability of the device",
-}
-"""Older schemas that are read, and what they lack."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +178,7 @@ def read_calibration_file(path: str | os.PathLike[str]) -> CalibrationFile:
 
     Returns
     -------
-    measured kernels, refitted host times, and what was migrated
+    measured kernels and refitted host times
     """
     name = os.fspath(path)
     try:
@@ -218,7 +192,7 @@ def read_calibration_file(path: str | os.PathLike[str]) -> CalibrationFile:
 def _read(path: str, _changed_ns: int) -> CalibrationFile:
     """Return everything in a file, read once: every row of a validation asks for it."""
     document = read_yaml(path, kind=KIND, way_out=WAY_OUT)
-    notes = _migration(document)
+    _refuse_other_schema(document)
     alone = "host" in document.value and "machine" not in document.value
     file: _HostFile | _KernelFile = (
         validated(_HostFile, document) if alone else validated(_KernelFile, document)
@@ -232,33 +206,33 @@ def _read(path: str, _changed_ns: int) -> CalibrationFile:
     kernels = None
     if isinstance(file, _KernelFile):
         kernels = Calibration(**{f.name: getattr(file, f.name) for f in fields(Calibration)})
-        if file.schema_version in MIGRATED:
-            emulated = emulated_before(kernels.machine, kernels.peaks)
-            kernels = replace(kernels, machine=replace(kernels.machine, emulated=emulated))
-    return CalibrationFile(kernels, host, notes)
+    return CalibrationFile(kernels, host)
 
 
-def _migration(document: Document) -> tuple[str, ...]:
-    """Return the notice for a file of an older schema that is still read; refuse any other schema."""
+def _refuse_other_schema(document: Document) -> None:
+    """Raise the error for a file of another kind, or of a schema that this version does not read."""
     version = document.value.get("schema_version")
     if "fits" in document.value and "catalogue_names" in document.value:
         raise InputError(f"{document.name}: is an efficiency file of the catalogue, not {KIND}\n  {WAY_OUT}")
     if version is None:
         raise InputError(f"{document.name}: has no schema_version, so it is not {KIND}\n  {WAY_OUT}")
-    if isinstance(version, int) and version in MIGRATED:
-        return (f"{document.name}: was written in schema_version {version}, {MIGRATED[version]}",)
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise InputError(
-            f"{document.name}: schema_version {version} is that of a newer capplan; this one reads up to {SCHEMA_VERSION}\n"
+            f"{document.name}: schema_version {version} is that of a newer capplan; this one reads {SCHEMA_VERSION}\n"
             "  update capplan, or measure again with this one: capplan calibrate -o FILE"
         )
     if version != SCHEMA_VERSION:
-        known = ", ".join(map(str, (*MIGRATED, SCHEMA_VERSION)))
         raise InputError(
-            f"{document.name}: schema_version {version} is not read\n  known: {known}\n"
-            "  another version of capplan wrote it; measure again with: capplan calibrate -o FILE"
+            f"{document.name}: schema_version {version} is not read, only {SCHEMA_VERSION}\n"
+            f"  another version of capplan wrote it; measure again with: {_again(document.value)} -o FILE.calibration.yaml"
         )
-    return ()
+
+
+def _again(value: Mapping[str, Any]) -> str:
+    """Return the command that measures a device again, or refits host times from results."""
+    if "machine" not in value:
+        return "capplan calibrate --from RESULT"
+    return "capplan calibrate --quick" if value.get("quick") is True else "capplan calibrate"
 
 
 def _checked_host(host: HostRefit, document: Document) -> HostRefit:

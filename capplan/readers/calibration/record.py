@@ -52,11 +52,11 @@ class Machine:
     clocks: Mapping[str, str] = field(default_factory=dict)
     """Clocks, power state, ECC, MIG and persistence that the driver showed, as it wrote them; never set by us."""
     capability: str = ""
-    """Compute capability (9.0) or architecture (gfx942); empty on a CPU and in older files."""
+    """Compute capability (9.0) or architecture (gfx942); empty on a CPU."""
     cache_bytes: Annotated[Exact, Field(gt=0)] | None = None
     """Last cache before memory, where it is not the L2: the Infinity Cache."""
     emulated: tuple[str, ...] = ()
-    """Formats that the device has no units for, so that none of their times is here; empty in older files."""
+    """Formats that the device has no units for, so that none of their times is here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Measurement:
     fitted_s: Positive | None = None
     """Time predicted by the fitted form."""
     library: str = ""
-    """What ran it, the quickest where several could; empty in older files."""
+    """What ran it, the quickest where several could."""
     throttled: bool = False
     """True where every repeat ran while the device slowed itself down for heat: no fit sees it."""
 
@@ -115,7 +115,7 @@ class KernelFit:
     operators: Mapping[str, Score]
     """How well the form describes each of them."""
     libraries: tuple[str, ...] = ()
-    """What ran the shapes, most frequent first; empty in older files."""
+    """What ran the shapes, most frequent first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,5 +274,3 @@ class CalibrationFile:
 
     kernels: Calibration | None
     host: HostRefit | None
-    notes: tuple[str, ...] = ()
-    """What was migrated on load."""

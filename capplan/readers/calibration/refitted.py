@@ -76,10 +76,9 @@ def refitted_profile(
         return rules, (), ()
     from capplan.readers.calibration.file import read_calibration_file
 
-    calibration_file = read_calibration_file(path)
-    host = calibration_file.host
+    host = read_calibration_file(path).host
     if host is None:
-        return rules, (), calibration_file.notes
+        return rules, (), ()
     refuse_other_device(path, host, device)
     if host.engine != rules.engine:
         raise InputError(
@@ -104,7 +103,7 @@ def refitted_profile(
     fitted = replace(
         rules, host=refitted_overhead(host), left_out=left_out_results(host.points) if is_same else ()
     )
-    return fitted, (line,), (*calibration_file.notes, *warnings)
+    return fitted, (line,), warnings
 
 
 def refitted_profiles(

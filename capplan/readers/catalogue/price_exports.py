@@ -5,14 +5,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeAlias, get_args
 
 from capplan.errors import InputError, unknown
 from capplan.keys import Commitment, Term, first_day
 from capplan.money.commitments import HOURS_PER_YEAR
-from capplan.money.order import ANY_REGION
+from capplan.money.order import ANY_REGION, Machine
 from capplan.readers.catalogue.hardware import catalogue_name, sku_of
 from capplan.readers.text_file import csv_rows, read_json, read_text
 
@@ -26,29 +25,11 @@ _DIALECT = read_json(Path(__file__).with_name("price_exports.json"))
 """How the three clouds write: words for a term -> ours, attributes of AWS that are read, uses of GCP -> our terms, device -> how GCP describes its GPU."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListedOffer:
-    """What a price list asks for a machine."""
-
-    provider: str
-    sku: str
-    device: str
-    gpus: int
-    region: str
-    commitment: Commitment | Term
-    usd_per_hour: float
-    """Price of the whole machine, after a discount of one's own."""
-    date: str
-    list_usd_per_hour: float | None = None
-    """Price of the list, if the price has a discount of one's own."""
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What another price replaces this one for."""
-        return self.provider, self.sku, self.region, self.commitment
+Priced: TypeAlias = tuple[Commitment | Term, Machine]
+"""A machine at the price of a list, and how it is paid for."""
 
 
-def offers_in(path: str | os.PathLike[str], day: str | None) -> tuple[tuple[ListedOffer, ...], Counter[str]]:
+def offers_in(path: str | os.PathLike[str], day: str | None) -> tuple[tuple[Priced, ...], Counter[str]]:
     """Return the offers of machines in a file, and the machines that are left out because the catalogue lacks them.
 
     Parameters
@@ -79,10 +60,11 @@ def offers_in(path: str | os.PathLike[str], day: str | None) -> tuple[tuple[List
         raise InputError(
             f"{name}: has no offer of a machine in the catalogue; capplan list machines has them"
         )
-    cheapest: dict[tuple[str, str, str, str], ListedOffer] = {}
-    for offer in offers:
-        if offer.key not in cheapest or offer.usd_per_hour < cheapest[offer.key].usd_per_hour:
-            cheapest[offer.key] = offer
+    cheapest: dict[tuple[str | None, ...], Priced] = {}
+    for commitment, offer in offers:
+        key = (offer.provider, offer.sku, offer.region, commitment)
+        if key not in cheapest or offer.usd_per_hour < cheapest[key][1].usd_per_hour:
+            cheapest[key] = commitment, offer
     return tuple(cheapest.values()), left_out
 
 
@@ -117,14 +99,12 @@ def _known(sku: str, provider: str, left_out: Counter[str]) -> Any:
 
 def _listed(
     provider: str, machine: Any, region: str, commitment: Commitment | Term, usd: float, date: str
-) -> ListedOffer:
+) -> Priced:
     """Return the offer of a machine of the catalogue."""
-    return ListedOffer(provider, machine.sku, machine.device, machine.gpus, region, commitment, usd, date)
+    return commitment, Machine(provider, machine.sku, machine.device, machine.gpus, usd, region, date)
 
 
-def _aws(
-    name: str, value: Mapping[str, Any], day: str | None, left_out: Counter[str]
-) -> Iterator[ListedOffer]:
+def _aws(name: str, value: Mapping[str, Any], day: str | None, left_out: Counter[str]) -> Iterator[Priced]:
     """Yield the offers of Linux machines for one tenant that AWS lists: on demand, and reserved with what is paid upfront spread over the term."""
     bulk = value.get("products")
     if isinstance(bulk, Mapping):
@@ -165,9 +145,7 @@ def _aws_prices(terms: Mapping[str, Any], place: str) -> Iterator[tuple[Commitme
             yield known, usd
 
 
-def _azure(
-    name: str, value: Mapping[str, Any], day: str | None, left_out: Counter[str]
-) -> Iterator[ListedOffer]:
+def _azure(name: str, value: Mapping[str, Any], day: str | None, left_out: Counter[str]) -> Iterator[Priced]:
     """Yield the offers of Linux machines in Azure's retail prices: on demand, spot, and reservations, whose price is of the whole term."""
     for item in value["Items"]:
         named = f"{item.get('productName')} {item.get('skuName')}"
@@ -196,7 +174,7 @@ def _azure(
             yield _listed("Azure", machine, region, commitment, usd, _dated(name, day))
 
 
-def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) -> Iterator[ListedOffer]:
+def _gcp(name: str, value: Mapping[str, Any], day: str | None, _: Counter[str]) -> Iterator[Priced]:
     """Yield the offers of GCP's machines, each the sum of its GPUs, processors and memory in one region and on one term."""
     from capplan.readers.catalogue.offer_terms import known_machines
 
@@ -244,7 +222,7 @@ def _gcp_rate(item: Mapping[str, Any], place: str) -> float | None:
     return None
 
 
-def _own_offers(name: str, day: str | None) -> Iterator[ListedOffer]:
+def _own_offers(name: str, day: str | None) -> Iterator[Priced]:
     """Yield the offers of a table: a machine of some GPUs, its price by the hour and a discount on it."""
     rows = csv_rows(read_text(name, kind="a table of offers", max_bytes=_MAX_BYTES), name)
     columns = tuple(rows[0]) if rows else ()
@@ -280,16 +258,18 @@ def _own_offers(name: str, day: str | None) -> Iterator[ListedOffer]:
         )
         if not listed:
             raise InputError(f"{place}: price: is 0; a machine of your own is fleet.own")
-        yield ListedOffer(
-            cell["provider"],
-            cell["machine"] or f"{int(gpus)} x {device}",
-            device,
-            int(gpus),
-            cell["region"] or ANY_REGION,
+        yield (
             commitment,
-            listed * (1.0 - discount),
-            _dated(name, cell["date"] or day),
-            listed if discount else None,
+            Machine(
+                cell["provider"],
+                cell["machine"] or f"{int(gpus)} x {device}",
+                device,
+                int(gpus),
+                listed * (1.0 - discount),
+                cell["region"] or ANY_REGION,
+                _dated(name, cell["date"] or day),
+                list_usd_per_hour=listed if discount else None,
+            ),
         )
 
 

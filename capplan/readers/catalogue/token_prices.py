@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -13,15 +13,15 @@ from pydantic import Field, model_validator
 
 from capplan.errors import InputError, unknown
 from capplan.keys import (
+    ONLY_KNOWN_KEYS,
     Day,
     Discount,
     Seconds,
-    TokenRatio,
     Tokens,
     UsdPerMillionTokensHour,
     first_day,
 )
-from capplan.money.hosted import LongerLife, PeakHours, TokenPrice, TokenRates
+from capplan.money.hosted import CacheRules, LongerLife, PeakHours, TokenPrice, TokenRates
 from capplan.readers.catalogue.models import same_model
 from capplan.readers.catalogue.offer_terms import OwnFile, PageSource, own_files
 from capplan.readers.record import Record, refuse_unlisted, validated
@@ -42,49 +42,35 @@ class TokenTier(TokenRates):
     """Tokens of the prompt."""
 
 
-class CacheTerms(Record):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTerms(CacheRules):
     """Rules of a provider's prompt cache and batches, for all its models or for a generation of them."""
 
-    providers: list[str] = Field(default_factory=list)
+    __pydantic_config__ = ONLY_KNOWN_KEYS
+    providers: tuple[str, ...] = ()
     """Names of the providers, `*` for any text; the key if none is listed."""
-    models: list[str] = Field(default_factory=list)
+    models: tuple[str, ...] = ()
     """Names of the models, `*` for any text; all models if none is listed."""
     time_to_live: Seconds | None = None
     """Time that a cached prefix is kept since its last use."""
-    from_creation: bool = False
-    """Whether that time runs from the creation of the cache, and a hit does not renew it."""
     minimum_prefix: Tokens | None = None
     """Shortest prefix that is cached."""
     longer: LongerLife | None = None
     """A longer time to live, at another price of writes."""
     paid_storage: bool = False
     """Whether cached tokens are paid for by the hour; a model without cache_storage then has no cache on demand."""
-    keeps_by_itself: bool = False
-    """Whether prompts are also cached without a request for it, without storage and without a stated time."""
-    whole_units: bool = False
-    """Whether a common prefix is stored at the second request that has it, so that the third request finds it."""
-    marked: bool = False
-    """Whether a prefix is found at marked ends only."""
-    on_request: bool = False
-    """Whether nothing is cached unless a request asks for it."""
-    several_answers: bool = False
-    """Whether a request may ask for several answers (`n`), and its prompt is billed once."""
     batch_discount: Discount | None = None
     """Discount on all prices if the answer may take a day."""
     batch_read_discount: Discount | None = None
     """Discount on cache reads in batches, if it differs from batch_discount."""
-    peak: PeakHours | None = None
-    """Hours of higher prices."""
-    token_ratio: TokenRatio = 1.0
-    """Tokens that the provider counts for the text of one token of other models."""
     token_source: str | None = None
-    """Key in `sources` of that ratio."""
+    """Key in `sources` of token_ratio."""
     source: str
     """Key in `sources`."""
 
     def covers(self, key: str, provider: str, model: str) -> bool:
         """Return whether these terms are those of a model of a provider."""
-        names, models = self.providers or [key], self.models or ["*"]
+        names, models = self.providers or (key,), self.models or ("*",)
         return any(fnmatchcase(provider.lower(), name.lower()) for name in names) and any(
             fnmatchcase(model.lower(), name.lower()) for name in models
         )
@@ -181,14 +167,8 @@ def _on_terms(
         batch_read_discount_fraction=terms.batch_read_discount if read_discount is None else read_discount,
         time_to_live_s=terms.time_to_live,
         longer_life=longer,
-        keeps_by_itself=terms.keeps_by_itself,
-        from_creation=terms.from_creation,
-        whole_units=terms.whole_units,
-        marked=terms.marked,
-        on_request=terms.on_request,
-        several_answers=terms.several_answers,
-        peak=terms.peak or price.peak,
-        token_ratio=terms.token_ratio,
+        **{item.name: getattr(terms, item.name) for item in fields(CacheRules)}
+        | {"peak": terms.peak or price.peak},
     )
 
 
@@ -333,7 +313,7 @@ def _of_litellm(name: str, key: str, entry: Mapping[str, Any], day: str) -> Toke
         source=name,
     )
     if not isinstance(entry.get("off_peak_pricing"), Mapping) and terms:
-        terms = terms.model_copy(update={"peak": None})
+        terms = replace(terms, peak=None)
     return _on_terms(
         price, terms, storage=storage, shortest=own or least,
         discount=max(1.0 - batch / listed.input, 0.0) if batch else None,

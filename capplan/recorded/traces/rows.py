@@ -604,7 +604,7 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
         omissions.note("the file has no time stamps: lengths only")
     if not layout.header_lines:
         omissions.note("no header: columns are taken as arrival, input tokens, output tokens")
-    strict = _RowReader(path, layout, omissions, None, BadRows(path, omissions))
+    strict = _RowReader(layout, None, BadRows(path, omissions))
     begin = first_number + layout.header_lines
     blocks = blocks_of(path)
     while True:
@@ -636,12 +636,10 @@ def table_rows(path: Path, omissions: Omissions) -> Iterator[Row | Columns]:
 class _RowReader:
     """Reads a table line by line, and counts the lines that are not requests."""
 
-    path: Path
     layout: TableLayout
-    omissions: Omissions
     unit: float | None
     """Unit of the time stamps in seconds; None until the first one has been read."""
-    bad: "BadRows"
+    bad: BadRows
 
     def rows(self, lines: Iterable[tuple[int, str]]) -> Iterator[Row]:
         """Yield the requests of some lines."""
@@ -657,7 +655,7 @@ class _RowReader:
                 if self.unit is None and layout.arrival is not None:
                     stamp = stamp_of(_written(cells[layout.arrival], layout.delimiter))
                     names = layout.columns if layout.header_lines else ("", "", "")
-                    self.unit = unit_of_column(names[layout.arrival], stamp, names, self.omissions)
+                    self.unit = unit_of_column(names[layout.arrival], stamp, names, self.bad.omissions)
                 yield _row(number, cells, layout, self.unit or 1.0)
             except (ValueError, IndexError, OverflowError, csv.Error) as error:
                 self.bad.add(number, error)
