@@ -84,7 +84,7 @@ TRUST = 1.5
 TRUST_AGAIN = 0.4
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
 
-UNTOLD = frozenset({"stream_s", "ranks_s", "prompt_token_s"})
+UNTOLD = frozenset({"stream_s", "ranks_s", "prompt_token_s", "eager_latent_s"})
 """Numbers that are 0 where no run tells them."""
 
 
@@ -464,13 +464,15 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def standing_hosts(eras: Iterable[Era]) -> Hosts:
-    """Return the numbers that the package ships."""
-    return {
-        (owner_of(era, number.name), number.name): getattr(host_times()[era[0]][era[1]], number.name)
-        for era in eras
-        for number in NUMBERS
-        if number.name != "ranks_s" or era in FIRST_GENERATION
-    }
+    """Return the numbers that the package ships; one that is taken from another era is that era's."""
+    times, hosts = host_times(), {}
+    for era in eras:
+        for number in NUMBERS:
+            owner = owner_of(era, number.name)
+            engine, since = owner if owner[0] in ERAS else era
+            if number.name != "ranks_s" or era in FIRST_GENERATION:
+                hosts[owner, number.name] = getattr(times[engine][since], number.name)
+    return hosts
 
 
 if __name__ == "__main__":

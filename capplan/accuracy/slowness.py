@@ -351,6 +351,19 @@ def jointly(probabilities: Iterable[float], correlation: float) -> float:
     return all_within([normal_score(probability) for probability in probabilities], correlation)
 
 
+def equal_share(probability: float, latencies: int, correlation: float) -> float:
+    """Return the probability that each of some latencies has to hold with, so that all hold with one.
+
+    Examples
+    --------
+    >>> equal_share(0.8, 1, 0.5), round(equal_share(0.8, 2, 0.5), 3)
+    (0.8, 0.879)
+    """
+    if latencies == 1:
+        return probability
+    return float(normal_probability(shared_out([0.0] * latencies, correlation, probability)[0]))
+
+
 @dataclass(frozen=True, slots=True)
 class JointSlowness:
     """How slow a replica may be: as its first tokens show it, and as its later ones do."""
@@ -401,7 +414,7 @@ class JointSlowness:
 
     def equally(self, probability: float) -> dict[Latency, float]:
         """Return slownesses that are equally likely not to be exceeded, and that are not with a probability for all of them."""
-        return self._from_scores([0.0] * len(self.by_latency), probability)
+        return self.each(equal_share(probability, len(self.by_latency), self.correlation))
 
     def shared_out(self, slowest: Mapping[Latency, float], probability: float) -> dict[Latency, float]:
         """Return slownesses that are not exceeded with a probability for all of them: a latency with more room than the other keeps it.
@@ -412,13 +425,9 @@ class JointSlowness:
             up to which each keeps its targets
         probability : [-]
         """
-        scores = [of.normal_quantile(slowest[name]) for name, of in self.by_latency.items()]
-        return self._from_scores(scores, probability)
-
-    def _from_scores(self, scores: Sequence[float], probability: float) -> dict[Latency, float]:
-        """Return slownesses whose normal scores lie below these by one shift, and that are not exceeded with a probability for all of them."""
-        if len(scores) == 1:
+        if len(self.by_latency) == 1:
             return self.each(probability)
+        scores = [of.normal_quantile(slowest[name]) for name, of in self.by_latency.items()]
         shared = zip(self.by_latency.items(), shared_out(scores, self.correlation, probability), strict=True)
         return {name: of.at_normal_quantile(score) for (name, of), score in shared}
 

@@ -103,6 +103,8 @@ class MemoryRules:
     """The embedding is in the memory of the host, where rows of it are looked up; one that is the LM head too is on the device."""
     vocabulary_multiple: int = 64
     """Rows of embedding and LM head are padded to a multiple of this, and of the ranks that they are split over."""
+    pads_mixed_experts: bool = True
+    """Experts in mxfp4 are padded in a checkpoint whose other matrices are in fp8, too."""
 
 
 Ratios: TypeAlias = tuple[tuple[float, float], ...]

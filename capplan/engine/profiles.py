@@ -289,8 +289,10 @@ _SGLANG_MEMORY = replace(
     state_pool_ratio=0.9,
     recurrent_format="fp32",
     sent_fraction=0.835,
+    pads_mixed_experts=False,
 )
-"""`sent_fraction`: `--mem-fraction-static` of the decode servers of LMSYS's deployment on 96 H100 (https://github.com/sgl-project/sglang/issues/6017);
+"""`pads_mixed_experts`: `DeepSeekMxfp4MoEMethod` of mxfp4_deepseek.py keeps the widths of the checkpoint. `sent_fraction`:
+`--mem-fraction-static` of the decode servers of LMSYS's deployment on 96 H100 (https://github.com/sgl-project/sglang/issues/6017);
 the default would keep 4.5 MiB for each captured sequence of each attention group, 37 GB for 16 groups."""
 
 _TIERS = (

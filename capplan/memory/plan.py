@@ -171,7 +171,12 @@ def first_stage_plan(network: Network, launch: Launch, profile: EngineProfile) -
 def _stage_plan(stage: Stage, network: Network, launch: Launch, profile: EngineProfile) -> MemoryPlan:
     rules, graphs_run = profile.memory, profile.most_graph_sequences != 0
     weights = rank_weight_bytes(
-        stage, network, launch.stage_sharding, launch.padded_inputs, rules.vocabulary_multiple
+        stage,
+        network,
+        launch.stage_sharding,
+        launch.padded_inputs,
+        rules.vocabulary_multiple,
+        mixed=rules.pads_mixed_experts,
     )
     if rules.host_embedding and not network.tied_embeddings:
         element = FORMATS[network.embedding_format].bytes_per_element

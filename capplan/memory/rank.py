@@ -514,6 +514,8 @@ def rank_weight_bytes(
     sharding: Sharding,
     padded_inputs: Number = 128.0,
     vocabulary_multiple: int = 64,
+    *,
+    mixed: bool = True,
 ) -> Number:
     """Return the weight bytes of one rank of a stage, including the tables that are loaded with them.
 
@@ -527,6 +529,7 @@ def rank_weight_bytes(
         multiple to which the inputs of mxfp4 experts are padded
     vocabulary_multiple : [-]
         multiple to which the engine pads the rows of embedding and LM head
+    mixed : whether mxfp4 experts are padded where other matrices are in fp8 (`MemoryRules.pads_mixed_experts`)
 
     Returns
     -------
@@ -543,7 +546,7 @@ def rank_weight_bytes(
     """
     element = FORMATS[network.activation_format].bytes_per_element
     size = weight_bytes_per_rank(stage.network, sharding) + _expert_padding_bytes(
-        stage.network, sharding, padded_inputs
+        stage.network, sharding, padded_inputs, mixed=mixed
     )
     size = size + _vocabulary_padding_bytes(stage, network, sharding.tensor, vocabulary_multiple)
     rotary = 0
@@ -559,13 +562,17 @@ def rank_weight_bytes(
     )
 
 
-def _expert_padding_bytes(network: Network, sharding: Sharding, padded_inputs: Number) -> Number:
+def _expert_padding_bytes(
+    network: Network, sharding: Sharding, padded_inputs: Number, *, mixed: bool
+) -> Number:
     """Return the bytes that padding adds to the expert matrices of one rank."""
     plain = FORMATS[network.plain_format].bytes_per_element
     added: Number = 0.0
     for layer, count in layer_counts(network):
         experts = layer.experts
         if experts is None or experts.weight_format not in PADDED_EXPERTS:
+            continue
+        if not mixed and any(p.weight_format.startswith("fp8") for p in layer.projections):
             continue
         of_width = PADDED_EXPERTS[experts.weight_format]
         inputs = np.ceil(experts.inputs / padded_inputs) * padded_inputs

@@ -5,7 +5,7 @@ attention-data-parallel replica are spread evenly over its groups.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +17,7 @@ from capplan.model.network import (
     Experts,
     LatentAttention,
     Layer,
+    LinearAttention,
     Network,
     Projection,
     layer_counts,
@@ -50,14 +51,26 @@ ABSORBED = frozenset({"kv_b"})
 (arXiv:2405.04434, section 2.1.2)."""
 
 
+DELTA_INPUTS = ("f_a", "f", "g_a", "g", "b")
+"""Projections that engines multiply in one product with the queries, keys and values of Kimi delta attention (vLLM, `in_proj_qkvgfab` of
+kimi_gdn_linear_attn.py; SGLang, `fused_qkvbfg_a_proj` of kimi_linear.py)."""
+
+
 def projection_cost(
-    projection: Projection, tokens: Number, tensor_parallel: Number, rates: StepRates
+    projection: Projection,
+    tokens: Number,
+    tensor_parallel: Number,
+    rates: StepRates,
+    *,
+    joined: Sequence[Projection] = (),
 ) -> OperatorCost:
-    """Return the cost of one matmul on one rank."""
+    """Return the cost of one matmul on one rank, with the outputs of others that are joined to it."""
     served = projection.multiplied_in or projection.weight_format
     matmul_rates = rates.matmul[served]
     bytes_each = named_weight_format(served).bytes_per_element
     inputs, outputs = rank_inputs(projection, tensor_parallel), rank_outputs(projection, tensor_parallel)
+    for other in joined:
+        outputs = outputs + rank_outputs(other, tensor_parallel)
     activation_bytes = rates.activation_bytes[served]
     flop = matmul_flop(tokens, inputs, outputs)
     moved = matmul_bytes(tokens, inputs, outputs, bytes_each, activation_bytes)
@@ -240,15 +253,31 @@ def _own_costs(
     absorbs = decode or any(
         isinstance(mixer, LatentAttention) and mixer.index_heads for mixer in layer.mixers
     )
+    delta = _delta_inputs(layer)
     costs = [
-        projection_cost(projection, local_tokens, sharding.tensor, rates)
+        projection_cost(
+            projection,
+            local_tokens,
+            sharding.tensor,
+            rates,
+            joined=delta if projection.name == "qkv" else (),
+        )
         for projection in layer.projections
-        if projection.matmul and not (absorbs and projection.name in ABSORBED)
+        if projection.matmul and projection not in delta and not (absorbs and projection.name in ABSORBED)
     ]
     if layer.experts:
         costs.append(_experts_cost(layer.experts, tokens, sharding, rates))
     costs += _elementwise_costs(layer, network.hidden_size, local_tokens, sharding.tensor, rates)
     return costs + _collective_costs(layer, network.hidden_size, tokens, sharding, rates)
+
+
+def _delta_inputs(layer: Layer) -> tuple[Projection, ...]:
+    """Return the projections of a layer that are joined to those of queries, keys and values: of Kimi delta attention, in the same format."""
+    if not any(isinstance(mixer, LinearAttention) and mixer.kind == "kda" for mixer in layer.mixers):
+        return ()
+    formats = [p.multiplied_in or p.weight_format for p in layer.projections if p.name == "qkv"]
+    inputs = (p for p in layer.projections if p.name in DELTA_INPUTS)
+    return tuple(p for p in inputs if (p.multiplied_in or p.weight_format) in formats)
 
 
 def head_costs(

@@ -23,6 +23,7 @@ from capplan.fleet.answer import FleetAnswer
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.load.routed import run_fleet
 from capplan.fleet.plan import Plan, cost_of
+from capplan.fleet.search.latencies import is_steady
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
@@ -219,8 +220,17 @@ def sooner(crowd: Crowd, factor: float) -> Crowd:
 def excess(
     asked: AskedFleet, plan: Plan, seed: int, slowness: float = 1.0, *, lengthened: int = 1, alone: str = ""
 ) -> tuple[float, str]:
-    """Return the largest ratio of a target's value to its limit, and the words of it; `alone`: of this target only."""
+    """Return the largest ratio of a target's value to its limit, and the words of it; `alone`: of this target only.
+
+    In a lengthened run no target holds while a queue grows.
+    """
     outcome = simulated(asked, plan, seed, slowness, lengthened=lengthened)
+    if lengthened > 1 and not asked.question.demand.users:
+        columns = outcome.requests.columns
+        order = columns["arrival_s"].argsort()
+        arrival_s, e2e_s = (columns[name][order] for name in ("arrival_s", "e2e_s"))
+        if not is_steady(arrival_s, arrival_s + e2e_s):
+            return inf, "a queue"
     ratios = [
         (outcome.value(target) * slowness / target.limit_s, target.key)
         for target in asked.scenario.slo.targets

@@ -92,6 +92,19 @@ def test_experts_have_scales_too(tensor, expert):
     assert narrow - plain == 3 * 4 * (attention + experts)
 
 
+@pytest.mark.parametrize(("engine", "version", "width"), [("sglang", "0.5.15", 384), ("vllm", "0.33.0", 512)])
+def test_sglang_keeps_the_width_of_mxfp4_experts_in_a_checkpoint_of_fp8(engine, version, width):
+    """`DeepSeekMxfp4MoEMethod`: 3,072 over eight ranks stay 384; others pad to a multiple of 256."""
+    network = read_model("deepseek-ai/DeepSeek-V4-Pro", offline=True)
+    (stage,), rules = stages_of(network, 1), profile(engine, version).memory
+    ranks = Sharding(tensor=8.0)
+    size = rank_weight_bytes(stage, network, ranks, mixed=rules.pads_mixed_experts)
+    plain = rank_weight_bytes(stage, network, ranks, mixed=False)
+    routed = sum(layer.experts is not None for layer in network.layers)
+    experts = routed * 384 * 3 * 7168 * (width - 384) * (0.5 + 1 / 32)
+    assert size - plain == pytest.approx(experts, rel=0.01)
+
+
 GPT2 = "openai-community/gpt2"
 
 

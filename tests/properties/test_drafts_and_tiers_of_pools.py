@@ -183,6 +183,18 @@ def test_good_drafts_make_pools_cheaper_and_useless_ones_dearer(path):
     assert costs[0.9] < costs[None] <= costs[0.0]
 
 
+def test_sessions_that_come_seldom_are_measured_until_no_session_begins(chats):
+    """At a thousandth of the load everything happens a thousand times as late: the end of the load too, after which nothing was measured."""
+    question = asked_of(chats, "traffic[0].request_rate=1 req/s", "slo={}").question
+    (candidate,) = search(question).candidates
+    replica = replica_of(spec_of_layout(candidate.layout, question))
+    joint = Joint(question, replica, replica, LinkTerms())
+    peak, seldom = (joint.sized((1, 1), load) for load in (1.0, 1e-3))
+    assert seldom.all.requests > 500
+    assert seldom.from_s == pytest.approx(1000.0 * peak.from_s, rel=0.01)
+    assert seldom.until_s == pytest.approx(1000.0 * peak.until_s, rel=0.01)
+
+
 @pytest.mark.long
 def test_a_tier_without_room_is_no_tier_and_a_large_one_never_makes_first_tokens_later(chats):
     """The tiers are those of the prefill replicas: the first token waits for their loads, later tokens do not know of them."""

@@ -55,6 +55,10 @@ class Formula(Trial):
     def _short_step(self, _slowness, _limits):
         return 0
 
+    def _screened_step(self, _slowness, _limits):
+        """The closed form may be far off; only the first number of replicas that is tried follows from it."""
+        return round(STEPS_PER_DOUBLING * np.log2(self.found * max(self.capacity.values())))
+
     def holds(self, rate_per_s, replicas, slowness, _limits, *, short=False):
         """Short runs find nine tenths, or another part of what a replica carries."""
         if not short:

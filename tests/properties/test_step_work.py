@@ -548,6 +548,25 @@ def test_a_gated_convolution_is_all_there_is_to_its_mixer():
     assert cost.seconds == cost.memory_s == near(moved / 1e9)
 
 
+KDA = {
+    "model_type": "kimi_linear", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": VOCABULARY,
+    "num_hidden_layers": 1, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": WIDTH,
+    "kv_lora_rank": 64, "qk_rope_head_dim": 16, "qk_nope_head_dim": 24, "v_head_dim": 40, "first_k_dense_replace": 1,
+    "num_experts": 8, "num_experts_per_token": 2, "moe_intermediate_size": 64, "num_shared_experts": 1,
+    "linear_attn_config": {"full_attn_layers": [], "kda_layers": [1], "head_dim": WIDTH, "num_heads": HEADS, "short_conv_kernel_size": 4},
+}  # fmt: skip
+
+
+def test_what_kimi_delta_attention_makes_of_its_input_is_one_product():
+    """One read of the input: q, k, v, b and both gates of low rank; their second halves follow."""
+    costs = by_name(decode(network_of(KDA), ideal_rates()))
+    assert not {"b", "f_a", "g_a"} & costs.keys()
+    assert {"f_b", "g_b"} <= costs.keys()
+    outputs = 3 * HEADS * WIDTH + HEADS + 2 * WIDTH
+    assert costs["qkv"].flop == near(6 * 2 * HIDDEN * outputs)
+    assert costs["qkv"].moved_bytes == near(2 * HIDDEN * outputs + 2 * 6 * (HIDDEN + outputs))
+
+
 amounts = st.integers(0, 2000).map(lambda n: n / 8)
 operators = st.builds(
     OperatorCost, st.sampled_from("abc"), amounts, amounts, amounts, st.just(0.0), amounts, amounts

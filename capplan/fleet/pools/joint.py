@@ -380,9 +380,12 @@ class Joint:
         first = self._drawn(0.0)
         if not self.demand.has_sessions:
             return first
-        return self._drawn_after(
-            self._fleet_run(self._at(first, NO_LOAD, 1.0, SIZING_REQUESTS), (1, 1), AS_PREDICTED)
-        )
+        idle = self._at(first, NO_LOAD, 1.0, self._warm(first, SIZING_REQUESTS))
+        return self._drawn_after(self._fleet_run(idle, (1, 1), AS_PREDICTED))
+
+    def _warm(self, stream: Stream, requests: int) -> int:
+        """Return the number of the first requests of a stream of which so many come once caches are full of the contexts of sessions."""
+        return ceil(self.rate * stream.warm_up_s) + requests
 
     def _drawn_after(self, seen: FleetOutcome) -> Stream:
         """Return the requests at the peak whose turns follow responses that take as long as in a run."""
@@ -422,11 +425,11 @@ class Joint:
     @cached_property
     def _sizing_requests(self) -> int:
         """Requests enough that queues which grow stand out from pools that fill up to the wait that targets allow."""
-        stay_s = self._run((1, 1), NO_LOAD, AS_PREDICTED, SIZING_REQUESTS).all.e2e_s.mean
+        idle = self._warm(self.stream, SIZING_REQUESTS)
+        stay_s = self._run((1, 1), NO_LOAD, AS_PREDICTED, idle).all.e2e_s.mean
         waits = [target.limit_s for target in self.question.slo.targets if target.metric == "ttft"]
         wanted = ceil(STAYS * self.rate * (stay_s + min(waits, default=0.0)))
-        before = ceil(self.rate * self.stream.warm_up_s)  # caches fill with the contexts of sessions
-        return before + min(max(SIZING_REQUESTS, wanted), MOST_SIZING_REQUESTS)
+        return self._warm(self.stream, min(max(SIZING_REQUESTS, wanted), MOST_SIZING_REQUESTS))
 
     def _run(
         self, pair: Pair, load: float, paces: Paces, count: int | None, *, ends_early: bool = False
@@ -474,14 +477,17 @@ class Joint:
         assert stream.requests is not None
         assert stream.requests.arrival_s is not None
         requests = stream.requests if count is None else stream.requests.between(0, count)
-        warm_up_s = stream.warm_up_s
-        if load * unit_s != 1.0:
-            requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / (load * unit_s))
-            warm_up_s /= load * unit_s
+        quicker = load * unit_s
+        if quicker != 1.0:
+            requests = replace(requests, arrival_s=np.asarray(requests.arrival_s) / quicker)
         waits = waits_of(self.demand.classes)
         waits = replace(waits, seconds=tuple(wait_s / unit_s for wait_s in waits.seconds))
         return replace(
-            stream, requests=requests, warm_up_s=warm_up_s, waits=waits if waits.are_unlike else None
+            stream,
+            requests=requests,
+            warm_up_s=stream.warm_up_s / quicker,
+            load_ends_s=stream.load_ends_s / quicker,
+            waits=waits if waits.are_unlike else None,
         )
 
     def late(self, pair: Pair, load: float, paces: Paces) -> bool:
@@ -589,7 +595,10 @@ class Joint:
         def confirmed(pair: Pair) -> Lacking:
             nonlocal looked
             missing = self.lacking(pair, demanded)
-            looked = demanded if missing else looked
+            if missing and looked != demanded:
+                looked = demanded
+                for other in [other for other, lacks in known.items() if not lacks]:
+                    del known[other]  # it was enough for one condition only
             return missing
 
         def joined(pair: Pair) -> bool:
@@ -605,7 +614,12 @@ class Joint:
         return bool(self.unlinked_reason((1, 1)) or self.out_of_reach(demanded))
 
     def out_of_reach(self, demanded: Demanded) -> str:
-        """Return which target no number of replicas meets, as a request that has both pools to itself misses it; else empty."""
+        """Return which target no number of replicas meets, as a request that has both pools to itself misses it; else empty.
+
+        The more replicas hold the contexts of sessions, the more of a prompt is cached, so one pair of replicas says nothing of these.
+        """
+        if self.demand.has_sessions:
+            return ""
         for condition in sorted(demanded, key=lambda each: each.paces):
             paces = condition.paces
             missed = [t for t in self.missed((1, 1), NO_LOAD, paces) if condition.concerns(t)]
@@ -614,8 +628,8 @@ class Joint:
                 value = _value(idle, missed[0], paces.decode) + missed[0].outside_s
                 use = self.link_use((1, 1))
                 return (
-                    f"{missed[0].key} is {value * 1000.0:.3g} ms however many replicas there are,"
-                    f" {use.transfer_s * 1000.0:.3g} ms of it the transfer of a mean prompt over {use.link}"
+                    f"{missed[0].key} is {1000.0 * value:,.0f} ms however many replicas there are,"
+                    f" {1000.0 * use.transfer_s:.3g} ms of it the transfer of a mean prompt over {use.link}"
                 )
         return ""
 

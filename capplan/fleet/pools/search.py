@@ -14,7 +14,7 @@ from itertools import product
 from math import inf, isnan
 
 from capplan.accuracy.bounded import operation_interval, operation_of
-from capplan.accuracy.slowness import Latency
+from capplan.accuracy.slowness import Latency, latency_of
 from capplan.errors import Reason, Refusal
 from capplan.fleet.answer import DEAR, PoolsSearch
 from capplan.fleet.group import Group, sized_groups
@@ -562,20 +562,22 @@ def _plan(
         simulated_requests=outcome.all.requests,
         slo_met_probability=together,
         few_open_loops_measured=contender.slowness(question).thin,
-        target_probabilities=_target_probabilities(contender, joint, pair, together) if beyond else {},
+        target_probabilities=_target_probabilities(contender, joint, pair, demanded, together)
+        if beyond
+        else {},
         unlike_waits=outcome.seen,
     )
 
 
 def _target_probabilities(
-    contender: Contender, joint: Joint, pair: Pair, together: float
+    contender: Contender, joint: Joint, pair: Pair, demanded: Demanded, together: float
 ) -> dict[str, float]:
     """Return the probability of each target, whether or not the others hold; at least that of all together."""
+    asked = {condition.latency: condition.paces for condition in demanded}
     probabilities = {}
     for target in joint.question.slo.targets:
         slowness = contender.slowness_of(joint.question, [target])
-        asked = slowness.at(slowness.decode.quantile(joint.question.slo.confidence))
-        slowest = joint.slowest(pair, asked, slowness, [target])
+        slowest = joint.slowest(pair, asked[latency_of(target)], slowness, [target])
         probabilities[target.key] = max(slowness.decode.probability(slowest), together)
     return probabilities
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from math import inf
+from math import floor, inf
 
-from capplan.accuracy.slowness import by_latency
+from capplan.accuracy.slowness import by_latency, equal_share
 from capplan.errors import Reason
 from capplan.fleet.answer import Certainty, Choices, FleetAnswer
 from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
@@ -101,7 +101,13 @@ def _phase(
     question: Question, devices: Sequence[Device], demand: Demand, metrics: tuple[str, ...]
 ) -> Question:
     targets = tuple(target for target in question.slo.targets if target.metric in metrics)
-    return replace(question, devices=tuple(devices), demand=demand, slo=Slo(targets, question.slo.confidence))
+    slo = Slo(targets, share_of_phase(question, question.slo.confidence))
+    return replace(question, devices=tuple(devices), demand=demand, slo=slo)
+
+
+def share_of_phase(question: Question, confidence: float) -> float:
+    """Return the confidence of a phase by itself that sizes its pool where all targets hold with a confidence: both latencies share it equally."""
+    return equal_share(confidence, len(by_latency(question.slo.targets)), question.slowness_table.correlation)
 
 
 DIVISORS = (4, 8)
@@ -139,6 +145,21 @@ def smaller_chunks(question: Question, terms: Terms, now: Plan, cache: SearchCac
     return plans
 
 
+OTHER_DRAWS = 1.0 / 16.0
+"""A phase by itself is simulated with other requests than both together, so this share of its replicas may not be needed (a choice)."""
+
+
+def nearly(replicas: int) -> int:
+    """Return the fewest replicas that may be enough together where a phase takes so many by itself.
+
+    Examples
+    --------
+    >>> [nearly(replicas) for replicas in (1, 4, 31)]
+    [1, 3, 29]
+    """
+    return max(1, floor((1.0 - OTHER_DRAWS) * replicas))
+
+
 @dataclass(frozen=True, slots=True)
 class Contender:
     """One layout of either phase, each sized separately."""
@@ -153,8 +174,8 @@ class Contender:
 
     @property
     def alone(self) -> Pair:
-        """Replicas that either phase takes by itself."""
-        return self.prefill.busy, self.decode.busy
+        """Replicas that either phase takes by itself, or slightly fewer."""
+        return nearly(self.prefill.busy), nearly(self.decode.busy)
 
     @property
     def trials(self) -> tuple[Trial, Trial]:
@@ -265,12 +286,13 @@ class PoolsSizing:
         under : only pairs below this rank count
         """
         trials = self.contender.trials
-        prefill, decode = (busy_replicas(trial, trial.limits, confidence, self.terms) for trial in trials)
+        share = share_of_phase(self.question, confidence)
+        prefill, decode = (busy_replicas(trial, trial.limits, share, self.terms) for trial in trials)
         slower = self.contender.slowness(self.question).equally(confidence)
         demanded = demanded_of(self.terms.headroom_fraction, slower)
         if prefill is None or decode is None:
             return None
-        return self._from((prefill, decode), demanded, under)
+        return self._from((nearly(prefill), nearly(decode)), demanded, under)
 
     def at_speed(self, part: float) -> Pair | None:
         """Return the cheapest replicas that carry the peak with headroom if they are as slow as in this part of the cases."""

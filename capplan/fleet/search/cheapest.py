@@ -219,10 +219,12 @@ def busy_replicas(
 def _may_be_enough(trial: Trial, confidence: float, terms: Terms, most: float, *, short: bool) -> bool:
     """Return whether at most this many replicas may meet the targets: those of each latency as slow as the confidence says, and all as predicted."""
     total, slower = trial.total_rate, trial.candidate.slowness.each(confidence)
-    return all(
-        trial.may_be_enough(total, slower[name], own, most, short=short)
-        for name, own in limits_by_latency(trial.limits).items()
-    ) and trial.may_be_enough(total / (1.0 - terms.headroom_fraction), 1.0, trial.limits, most, short=short)
+    asked: list[tuple[float, float, Mapping[Target, float]]] = [
+        (total / (1.0 - terms.headroom_fraction), 1.0, trial.limits),
+        *((total, slower[name], own) for name, own in limits_by_latency(trial.limits).items()),
+    ]
+    heaviest_first = sorted(asked, key=lambda item: -item[0] * item[1])  # which decides about the others
+    return all(trial.may_be_enough(*item, most, short=short) for item in heaviest_first)
 
 
 def _short_bound(trial: Trial, confidence: float, terms: Terms, most: float) -> float:

@@ -127,6 +127,8 @@ class Runs:
         """Start empty."""
         self.latencies: dict[tuple[object, ...], Latencies] = {}
         self._exceeded: dict[tuple[object, ...], float] = {}
+        self.loads: dict[tuple[object, ...], list[tuple[float, float, tuple[object, ...]]]] = {}
+        """Rates and replicas of runs that differ in nothing else, with their keys, in order."""
 
     def note(self, key: tuple[object, ...], exceeded: Target, limit_s: float) -> None:
         """Note that a run that ended early exceeds a limit of `engine_limits` on what a target limits [s]."""

@@ -196,3 +196,33 @@ def fewest(counts: range, holds: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle + 1, high)
     return high
+
+
+def fewest_near(likely: int, counts: range, enough: Callable[[int], bool]) -> int | None:
+    """Return the fewest of some counts that are enough, from a likely one; None if none is.
+
+    From there they go up in strides that double, or down in strides, until one is enough and a lower one is not; then by halves.
+
+    Examples
+    --------
+    >>> fewest_near(10, range(1, 100), lambda count: count >= 13), fewest_near(10, range(1, 13), lambda count: count >= 13)
+    (13, None)
+    """
+    if not counts:
+        return None
+    found, too_few, count, doubled = None, counts[0] - 1, min(max(likely, counts[0]), counts[-1]), 1
+    while found is None or found - too_few > 1:
+        if enough(count):
+            found = count
+        else:
+            too_few = count
+            if found is None and count == counts[-1]:
+                return None
+        stride = max(1, count // 8)
+        if found is None:
+            count, doubled = min(count + min(ceil(doubled / 2), stride), counts[-1]), 2 * doubled
+        elif too_few < counts[0]:
+            count = max(found - stride, counts[0])
+        else:
+            count = (found + too_few) // 2
+    return found

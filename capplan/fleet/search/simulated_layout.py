@@ -1,5 +1,6 @@
 """Simulation of one layout under the traffic of a question: the latencies of a replica at a load, and of a fleet."""
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import ceil, inf, isnan, log2
@@ -32,6 +33,7 @@ from capplan.fleet.search.layouts import ScreenedLayout, longest_responses_s, ra
 from capplan.fleet.search.load_scale import (
     REGULARITY,
     REGULARITY_OF_BURSTS,
+    STEPS_PER_DOUBLING,
     regularity_class,
 )
 from capplan.fleet.search.steady_plans import carried_shares, class_responses_s, steady_states_of
@@ -50,6 +52,8 @@ USER_SLACK = 4.0
 """Factor by which users may be more than the closed form says: those who wait longer ask less often."""
 MANY_USERS = 48
 """Users of a replica from which one user more changes no latency by more than a run does."""
+CLEARLY = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
+"""Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 MOST_HALVINGS = 2
 """A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
 LEAST_OF_KIND = 3000
@@ -249,26 +253,55 @@ class SimulatedLayout:
         count = self._requests(rate_per_s, short=short)
         if self._all_users or all(item.sessions is not None for item in demand.classes):
             replicas = 1.0  # no request is dealt to replicas in turn
-        key = (
-            self._gaps,
-            *_hits(demand),
-            float(f"{scaled:.9g}"),
-            replicas,
-            slowness if demand.users else 1.0,
-            count,
-        )
+        load, alike = float(f"{scaled:.9g}"), (self._gaps, *_hits(demand), count)
+        key = (*alike, load, replicas, slowness if demand.users else 1.0)
         if key in self._runs.latencies:
             return self._runs.latencies[key]
         limits_s = engine_limits(limits, slowness, demand.classes)
         if self._runs.exceeded(key, limits_s):
             return MISSED
+        if limits and not demand.users and not demand.has_sessions:
+            decided = self._decided(alike, load, replicas, slowness, limits)
+            if decided is not None:
+                return decided
         # Without users a run serves every slowness: it goes on until it misses at the predicted speed too.
         loosest_s = limits_s if demand.users else engine_limits(limits, min(slowness, 1.0), demand.classes)
         seen = self._simulated(demand, rate_per_s, replicas, slowness, count, None, key, loosest_s)
+        insort(self._runs.loads.setdefault(alike, []), (load, replicas, key))
         if seen is None:
             return MISSED
         self._runs.latencies[key] = self._complete(latencies_of([(seen, 1.0)], demand.classes))
         return self._runs.latencies[key]
+
+    def _decided(
+        self,
+        alike: tuple[object, ...],
+        load: float,
+        replicas: float,
+        slowness: float,
+        limits: Mapping[Target, float],
+    ) -> Latencies | None:
+        """Return the latencies of a clearly heavier load at which all targets hold, or MISSED where they do not at a clearly lighter one; else None.
+
+        Arrivals behind more replicas are more regular, which makes no latency longer.
+        """
+        known, limits_s = (
+            self._runs.loads.get(alike, []),
+            engine_limits(limits, slowness, self.demand.classes),
+        )
+        for _, count, key in known[bisect_left(known, (load * CLEARLY,)) :]:
+            seen = self._runs.latencies.get(key)
+            if count <= replicas and seen is not None and self.worst(seen, slowness, limits) <= 1.0:
+                return seen
+        for _, count, key in reversed(known[: bisect_left(known, (load / CLEARLY,))]):
+            seen = self._runs.latencies.get(key)
+            if count >= replicas and (
+                self._runs.exceeded(key, limits_s)
+                if seen is None
+                else self.worst(replace(seen, steady=True), slowness, limits) > 1.0
+            ):
+                return MISSED
+        return None
 
     @property
     def _most_alike(self) -> float:

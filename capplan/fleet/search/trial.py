@@ -18,6 +18,7 @@ from capplan.fleet.search.load_scale import (
     REGULARITY,
     STEPS_PER_DOUBLING,
     fewest,
+    fewest_near,
     in_copies,
     last_that_holds,
     last_that_meets,
@@ -27,7 +28,7 @@ from capplan.fleet.search.load_scale import (
     slower_step,
     step_above,
 )
-from capplan.fleet.search.simulated_layout import SimulatedLayout
+from capplan.fleet.search.simulated_layout import CLEARLY, SimulatedLayout
 from capplan.workload.request_class import Target
 
 SHORT_SLACK = 1.25
@@ -35,8 +36,6 @@ SHORT_SLACK = 1.25
 
 Over 412 random scenarios it was at most 1.02 without users and 1.00 with them.
 """
-FULL_SLACK = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
-"""Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 MOST_DOUBLINGS = 60.0
 """Most doublings of slowness beyond the last load tried, where latencies hardly grow with it: more than any replica is slow, and still a number."""
 LEAST_PART = 8
@@ -140,7 +139,7 @@ class Trial(SimulatedLayout):
         if most == inf or (self.demand.users and not short) or most > self._most_alike:
             return True
         share = regularity_class(int(most), self.classes)
-        slack = SHORT_SLACK if short else FULL_SLACK
+        slack = SHORT_SLACK if short else CLEARLY
         step = floor(STEPS_PER_DOUBLING * log2(rate_per_s / most * slowness / slack))
         least, top = self.scale
         rate = scale_rate(max(step, least)) / slowness
@@ -183,7 +182,7 @@ class Trial(SimulatedLayout):
     ) -> int | None:
         """Return the fewest replicas, from `at_least` to `most`, that meet the targets at a total rate; None if none do.
 
-        The class of as many replicas as short runs ask for is tried first. If it needs as many as the next larger class has, that one
+        The class of as many replicas as the closed form asks for is tried first. If it needs as many as the next larger class has, that one
         decides; if fewer than its least are enough, the next class with less regular arrivals decides, and its result is at most
         that least number.
 
@@ -192,22 +191,24 @@ class Trial(SimulatedLayout):
         if self.demand.users:
             return self._replicas_of_users(rate_per_s, slowness, limits, most, at_least)
 
-        def needed_of(least: int, fewest: float) -> float:
-            """Return how many replicas carry the rate with the limit of a class; fewer than its least, or too many, need no exact number."""
-            enough = rate_per_s / (least - 1) if least > 1 else inf
-            limit = self.limit(
-                least,
-                slowness,
-                limits,
-                enough=min(enough, rate_per_s / at_least) if at_least >= least else enough,
-                too_little=rate_per_s / fewest if fewest >= 1 else inf,
-                total=rate_per_s,
-            )
-            return replicas_at(rate_per_s, limit) if limit > 0.0 else inf
+        classes, above, lightest = self.classes, inf, self.scale[0]
+        likely = replicas_at(rate_per_s * slowness, scale_rate(self._screened_step(slowness, limits)))
 
-        classes, above = self.classes, inf
-        place = classes.index(self._likely_class(rate_per_s, slowness, limits, at_least))
-        while place and classes[place - 1] <= min(most, needed_of(classes[place], most)):
+        def needed_of(least: int, most: float) -> float:
+            """Return how many replicas, at most so many, meet the targets with the arrivals of a class; fewer than its least need no exact number."""
+
+            def enough(count: int) -> bool:
+                step = max(step_above(rate_per_s / count * slowness), lightest)
+                return step < self.scale[1] and self.holds(
+                    scale_rate(step) / slowness, least, slowness, limits
+                )
+
+            from_count = max(at_least, least - 1, 1)
+            reached = max(replicas_at(rate_per_s * slowness, scale_rate(lightest)), from_count)
+            return fewest_near(likely, range(from_count, int(min(most, reached)) + 1), enough) or inf
+
+        place = classes.index(regularity_class(max(likely, at_least), classes))
+        while place and classes[place - 1] <= min(most, needed_of(classes[place], classes[place - 1] - 1)):
             place -= 1
         for least in classes[place:]:
             needed = needed_of(least, min(most, above - 1))
@@ -239,15 +240,6 @@ class Trial(SimulatedLayout):
         the whole misses by noise: so k times the load never takes more than k times the replicas.
         """
         return [least for least in self.classes if LEAST_PART <= least < replicas >= MANY_REPLICAS]
-
-    def _likely_class(
-        self, rate_per_s: float, slowness: float, limits: Mapping[Target, float], at_least: int
-    ) -> int:
-        """Return the class of as many replicas as short runs ask for, which overstate the limit; the largest one where they miss the targets."""
-        total = SHORT_SLACK * rate_per_s
-        limit = self.limit(self.classes[0], slowness, limits, total=total, short=True)
-        likely = replicas_at(total, limit) if limit > 0.0 else self.classes[0]
-        return regularity_class(max(likely, at_least), self.classes)
 
     def _about(self, rate_per_s: float, slowness: float, limits: Mapping[Target, float]) -> int | None:
         """Return about how many replicas meet the targets at a total rate, users in parts; None if none do."""
@@ -297,6 +289,8 @@ class Trial(SimulatedLayout):
 
         if sure(needed):
             return needed
+        if needed < most and sure(needed + 1):
+            return needed + 1
         alone = most == lightest and not self.demand.users  # as regular as the arrivals of one replica
         if not (self._sure(1, confidence, limits, ratio / most) if alone else sure(int(most))):
             return None
@@ -471,28 +465,14 @@ class Trial(SimulatedLayout):
     ) -> int | None:
         """Return the fewest replicas near a number that meet the targets; None if they are more than `most`, or than the scale of loads or the users allow.
 
-        From the number on, counts go up in strides that double, or down in strides, until one is enough and a lower one is not; then by
-        halves. Numbers next to the first are tried, as users of fixed lengths may suit only one of them.
+        Numbers next to the first are tried, as users of fixed lengths may suit only one of them.
         """
         ratio = rate_per_s / self.total_rate
         alone = ceil(ratio * self.demand.users)
-        most = min(most, max(alone, replicas_at(rate_per_s, scale_rate(self.scale[0]) / slowness)))
-        enough, too_few, count, doubled = None, at_least - 1, max(about, at_least), 1
-        while enough is None or enough - too_few > 1:
-            if self._meets(count, slowness, limits, ratio):
-                enough = count
-            else:
-                too_few = count
-                if enough is None and (count > most or (count >= alone and self._all_users)):
-                    return None
-            stride = max(1, count // 8)
-            if enough is None:
-                count, doubled = count + min(ceil(doubled / 2), stride), 2 * doubled
-            elif too_few < at_least:
-                count = max(enough - stride, at_least)
-            else:
-                count = (enough + too_few) // 2
-        return enough if enough <= most else None
+        lightest = replicas_at(rate_per_s, scale_rate(self.scale[0]) / slowness)
+        reached = max(alone, at_least, 1 if self._all_users else lightest)
+        counts = range(at_least, int(min(most, reached)) + 1)
+        return fewest_near(about, counts, lambda count: self._meets(count, slowness, limits, ratio))
 
     def slowness_of(self, target: Target) -> Slowness:
         """Return the distribution of slowness that decides about one target."""
@@ -532,15 +512,15 @@ class Trial(SimulatedLayout):
             return self.worst(seen, factor, limits)
 
         least, top = base - 2 * STEPS_PER_DOUBLING, base + 3 * STEPS_PER_DOUBLING
+        likely = min(self.candidate.slowness.each(self.question.slo.confidence).values())
+        first = base + round(STEPS_PER_DOUBLING * log2(likely))
         if self.demand.users:
-            likely = min(self.candidate.slowness.each(self.question.slo.confidence).values())
-            first = base + round(STEPS_PER_DOUBLING * log2(likely))
             low, high = last_that_meets(lambda step: excess(step, limits), least, top, first)
         else:  # the loads that `limit` tries, some of which it has
-            low, top = min(least, self.scale[0]), max(base + 2, self.scale[1])
-            first = max((low + top) // 2, top - FIRST_STEP_DOWN)
+            top = max(base + 2, self.scale[1])
+            first = min(max(first, least + 1), top - 1)
             low, high = last_that_holds(
-                lambda step: step <= least or excess(step, limits) <= 1.0, low, top, first, FIRST_STRIDE
+                lambda step: excess(step, limits) <= 1.0, least, top, first, LIKELY_STRIDES[True], 2
             )
         below, over = excess(low), excess(high)
         if not 0.0 < below <= 1.0 or not below < over < inf:

@@ -155,6 +155,7 @@ class ScriptFamily(Record):
 class RunColumns(Record):
     """Columns of a row of serving results that its source states elsewhere."""
 
+    tp: int | None = None
     requests: int | None = None
     requests_per_client: int | None = None
     """Requests per client of a closed loop."""
