@@ -68,15 +68,6 @@ def test_override_wins(offers):
     assert (chosen.records, chosen.offers, chosen.basis) == ((), 0, "the scenario")
 
 
-def test_old_offers_are_left_out_of_any_but_not_of_their_provider():
-    offers = [
-        PriceRecord("b200", "New", "on-demand", 6.0, "page", date="2026-09-20"),
-        PriceRecord("b200", "Old", "on-demand", 14.0, "page", date="2025"),
-    ]
-    assert choose_price(offers, "b200", Prices()).high_usd_per_hour == 6.0
-    assert choose_price(offers, "b200", Prices(provider="old")).usd_per_hour == 14.0
-
-
 @pytest.mark.parametrize(
     ("newest", "old", "kept"),
     [
@@ -93,6 +84,7 @@ def test_an_offer_counts_for_180_days(newest, old, kept):
         PriceRecord("b200", "Old", "on-demand", 14.0, "page", date=old),
     ]
     assert choose_price(offers, "b200", Prices()).high_usd_per_hour == (14.0 if kept else 6.0)
+    assert choose_price(offers, "b200", Prices(provider="old")).usd_per_hour == 14.0  # of its own provider
 
 
 def test_an_offer_of_a_term_counts_for_a_year():

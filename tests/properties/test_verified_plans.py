@@ -19,7 +19,7 @@ from capplan.questions.plans.plan_verification import (
     _benchmark,
     with_load_of_log,
 )
-from capplan.recorded.results.record import BenchmarkResult, RequestRecord, latency
+from capplan.recorded.results.record import BenchmarkResult, Row, latency
 from capplan.replica.replica import replica_of
 from tests.files import written_to
 from tests.plan_files import with_changes
@@ -294,7 +294,7 @@ def test_a_plan_that_speculates_is_refused(capplan, plan, tmp_path):
 @pytest.mark.parametrize(("gap_s", "in_flight"), [(0.5, 4.0), (0.0, None), (0.001, None)])
 def test_a_log_of_requests_one_after_another_is_no_burst(gap_s, in_flight):
     """A request every half second that takes 2 s: four in flight."""
-    log = tuple(RequestRecord(gap_s * number, 100, 50, 0.1, 2.0) for number in range(400))
+    log = tuple(Row(0, gap_s * number, 100, 50, (), 0.1, 2.0) for number in range(400))
     result = BenchmarkResult(
         "AIPerf", "p", log=log, e2e_s=latency(2.0), requests_per_s=400 / (399 * gap_s + 2.0)
     )

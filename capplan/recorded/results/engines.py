@@ -8,9 +8,10 @@ from capplan.errors import InputError
 from capplan.readers.catalogue.hardware import catalogue_name
 from capplan.readers.catalogue.workstations import machine_parts
 from capplan.recorded.results.record import (
+    NO_BLOCKS,
     BenchmarkResult,
-    RequestRecord,
     ResultValues,
+    Row,
     engine_of_backend,
     latency,
     stated,
@@ -140,7 +141,7 @@ def measures(document: ResultValues, tool: str) -> dict[str, Any]:
     }
 
 
-def request_log(document: ResultValues) -> tuple[RequestRecord, ...]:
+def request_log(document: ResultValues) -> tuple[Row, ...]:
     """Return the requests of a detailed result of vLLM or SGLang; empty without the lists.
 
     TTFT and gaps are in seconds in these lists. A request with an error is left out.
@@ -156,7 +157,7 @@ def request_log(document: ResultValues) -> tuple[RequestRecord, ...]:
     errors = document.values.get("errors") or [""] * len(inputs)
     first = min(starts, default=0.0)
     return tuple(
-        RequestRecord(start - first, round(tokens_in), round(tokens_out), ttft, total)
+        Row(0, start - first, round(tokens_in), round(tokens_out), NO_BLOCKS, ttft, total)
         for start, tokens_in, tokens_out, ttft, total, error in zip(
             starts, inputs, outputs, ttfts, totals, errors, strict=False
         )

@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import isnan, nan
 from typing import Any
 
 from capplan.errors import InputError
 from capplan.recorded.results.record import (
+    NO_BLOCKS,
     BenchmarkResult,
-    RequestRecord,
     ResultValues,
+    Row,
     latency,
     stated,
     unit_seconds,
@@ -80,7 +82,7 @@ def aiperf_csv(rows: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResult:
 
 def aiperf_log(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResult:
     """Return the run of `profile_export.jsonl`: one record per request, warm-up and errors left out."""
-    log: list[RequestRecord] = []
+    log: list[Row] = []
     dropped = 0
     starts = [
         ResultValues(path, record).at("metadata").number("request_start_ns") or 0.0 for record in records
@@ -95,12 +97,12 @@ def aiperf_log(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
         log.append(_request(document.at("metrics"), (start - first) * 1e-9))
     if not log:
         raise InputError(f"{path}: no finished request of the profiling phase in {len(records)} records")
-    ends = [request.arrival_s + (request.e2e_s or 0.0) for request in log]
+    ends = [request.arrival_s + (0.0 if isnan(request.e2e_s) else request.e2e_s) for request in log]
     duration = max(ends) - min(request.arrival_s for request in log)
     gaps = [
         (request.e2e_s - request.ttft_s) / (request.output_tokens - 1)
         for request in log
-        if request.e2e_s is not None and request.ttft_s is not None and request.output_tokens > 1
+        if request.output_tokens > 1
     ]
     return BenchmarkResult(
         tool=AIPERF,
@@ -118,7 +120,7 @@ def aiperf_log(records: Sequence[Mapping[str, Any]], path: str) -> BenchmarkResu
     )
 
 
-def _request(metrics: ResultValues, arrival_s: float) -> RequestRecord:
+def _request(metrics: ResultValues, arrival_s: float) -> Row:
     def value(*names: str) -> float | None:
         for name in names:
             number = metrics.at(name).number("value")
@@ -126,10 +128,10 @@ def _request(metrics: ResultValues, arrival_s: float) -> RequestRecord:
                 return number
         return None
 
-    def seconds(name: str) -> float | None:
+    def seconds(name: str) -> float:
         number = value(name)
         return (
-            None
+            nan
             if number is None
             else number * unit_seconds(metrics.at(name), metrics.at(name).text("unit") or "ms")
         )
@@ -139,17 +141,13 @@ def _request(metrics: ResultValues, arrival_s: float) -> RequestRecord:
         raise InputError(
             f"{metrics.where('output_sequence_length')} is missing, so this is not a log of AIPerf"
         )
-    return RequestRecord(
-        arrival_s,
-        round(value("usage_prompt_tokens", "input_sequence_length") or 0),
-        round(tokens_out),
-        seconds("time_to_first_token"),
-        seconds("request_latency"),
-    )
+    tokens_in = round(value("usage_prompt_tokens", "input_sequence_length") or 0)
+    times_s = seconds("time_to_first_token"), seconds("request_latency")
+    return Row(0, arrival_s, tokens_in, round(tokens_out), NO_BLOCKS, *times_s)
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
+def _mean(values: Sequence[float]) -> float | None:
+    known = [value for value in values if not isnan(value)]
     return sum(known) / len(known) if known else None
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from capplan.errors import InputError
 from capplan.recorded.results import engines, load_generators
-from capplan.recorded.results.record import CLOCK_STEP_S, BenchmarkResult, RequestRecord, result_objects
+from capplan.recorded.results.record import CLOCK_STEP_S, BenchmarkResult, Row, result_objects
 from capplan.workload.statistics import LONGEST_TOKENS
 
 MOST = 1e12
@@ -84,7 +84,7 @@ def completed(result: BenchmarkResult, **stated: Any) -> BenchmarkResult:
     )
 
 
-def request_log(path: str | Path) -> tuple[RequestRecord, ...]:
+def request_log(path: str | Path) -> tuple[Row, ...]:
     """Return the requests of a result file that kept them (detailed results, AIPerf's JSON lines).
 
     Returns

@@ -1,7 +1,7 @@
 """One measured result of a serving benchmark, and the values of a result file whatever its container."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -35,16 +35,21 @@ CLOCK_STEP_S = 1e-3
 """Time by which a first token may be recorded after the end of its request: some tools round to milliseconds (an assumption)."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestRecord:
-    """One finished request of a log."""
+NO_BLOCKS: tuple[int, ...] = ()
 
+
+@dataclass(slots=True, unsafe_hash=True)
+class Row:
+    """One request of a trace or of the log of a result, as in the file."""
+
+    line: int
     arrival_s: float
-    """Time since the first request of the log."""
-    input_tokens: int
-    output_tokens: int
-    ttft_s: float | None
-    e2e_s: float | None
+    """nan where the file has no times; in the log of a result since its first request."""
+    input_tokens: float
+    output_tokens: float
+    block_ids: Sequence[int] = NO_BLOCKS
+    ttft_s: float = math.nan
+    e2e_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class BenchmarkResult:
     """Accepted tokens per step of speculative decoding; None without it."""
     notes: tuple[str, ...] = ()
     """Notes on values that were normalised, corrected or left out."""
-    log: tuple[RequestRecord, ...] = ()
+    log: tuple[Row, ...] = ()
     contradiction: str = ""
     """Field that the rest of the file contradicts, for which no fit and no verification takes the result; empty if there is none."""
 

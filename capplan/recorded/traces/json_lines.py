@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -17,16 +18,14 @@ from capplan.errors import InputError
 from capplan.numbers import Array
 from capplan.readers.text_file import is_there
 from capplan.recorded.results.read import request_log
-from capplan.recorded.results.record import ResultValues, result_objects
+from capplan.recorded.results.record import NO_BLOCKS, ResultValues, Row, result_objects
 from capplan.recorded.traces.rows import (
     ARRIVAL,
     INPUT,
     LATEST_S,
     LONGEST_S,
-    NO_BLOCKS,
     OUTPUT,
     BadRows,
-    Row,
     columns_of,
     lines_of,
     no_requests,
@@ -347,15 +346,7 @@ def log_rows(path: Path, omissions: Omissions) -> Iterator[Row]:
         yield from _inference_perf(values, path, omissions)
     else:
         for index, request in enumerate(request_log(path), 1):
-            yield Row(
-                index,
-                request.arrival_s,
-                request.input_tokens,
-                request.output_tokens,
-                (),
-                _or_nan(request.ttft_s),
-                _or_nan(request.e2e_s),
-            )
+            yield replace(request, line=index)
 
 
 def _or_nan(value: float | None) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.readers.text_file import MAX_RESULT_BYTES, first_bytes, json_values, mapped, read_json, read_text
+from capplan.recorded.results.record import Row
 from capplan.recorded.traces.rows import (
     ARRIVAL,
     INPUT,
@@ -25,7 +26,6 @@ from capplan.recorded.traces.rows import (
     LONGEST_S,
     OUTPUT,
     BadRows,
-    Row,
     columns_of,
     delimiter_of,
     lines_of,

@@ -16,7 +16,7 @@ import numpy as np
 from capplan.errors import LONGEST_SHOWN, InputError
 from capplan.numbers import Array
 from capplan.readers.text_file import numbered_blocks, numbered_lines, numbered_lines_of_block
-from capplan.recorded.results.record import CLOCK_STEP_S
+from capplan.recorded.results.record import CLOCK_STEP_S, Row
 from capplan.workload.statistics import LONGEST_TOKENS, PART_REQUESTS, Omissions, TracePart
 
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d(?:\.\d{1,6})?)\d*(?:Z|\+00:00)?")
@@ -104,7 +104,6 @@ LATEST_S = 1e12
 YEAR_S = 365.25 * 86_400.0
 LONGEST_S = 10 * YEAR_S
 """Longest traffic that is analysed minute by minute; time stamps further apart are not in the same unit."""
-NO_BLOCKS: tuple[int, ...] = ()
 HEAD_CHARACTERS = 65_536
 KIND = "a request trace (.csv or .jsonl), a request log, or Prometheus text"
 
@@ -134,20 +133,6 @@ def head_of(path: Path) -> str:
     if not text.strip():
         raise InputError(f"{path}: is empty; {KIND} is expected")
     return text
-
-
-@dataclass(slots=True)
-class Row:
-    """One request, as in the file."""
-
-    line: int
-    arrival_s: float
-    """nan where the file has no times."""
-    input_tokens: float
-    output_tokens: float
-    block_ids: Sequence[int] = NO_BLOCKS
-    ttft_s: float = math.nan
-    e2e_s: float = math.nan
 
 
 def number_of(written: Any) -> float:

@@ -13,12 +13,12 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array
+from capplan.recorded.results.record import Row
 from capplan.recorded.traces import json_lines, prometheus, request_logs
 from capplan.recorded.traces.rows import (
     LONGEST_S,
     YEAR_S,
     Columns,
-    Row,
     blocks_of,
     columns_of,
     head_of,
