@@ -84,7 +84,7 @@ TRUST = 1.5
 TRUST_AGAIN = 0.4
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
 
-UNTOLD = frozenset({"stream_s", "ranks_s", "prompt_token_s", "eager_latent_s"})
+UNTOLD = frozenset({"stream_s", "ranks_s"})
 """Numbers that are 0 where no run tells them."""
 
 
@@ -329,13 +329,18 @@ def hosts_to_ship(fit: Fit) -> dict[str, dict[str, HostOverhead]]:
 
 def count_fitted(times: Mapping[str, Mapping[str, HostOverhead]]) -> int:
     """Return how many numbers were fitted: one that several eras share counts once, one that is not told not at all."""
-    owned = {
-        (owner_of((engine, since), number.name), number.name)
+    known = {
+        (engine, since): host
         for engine, eras in times.items()
         for since, host in eras.items()
-        for number in NUMBERS
-        if (engine, since) not in SHARED and not (number.name in UNTOLD and getattr(host, number.name) == 0.0)
+        if (engine, since) not in SHARED
     }
+    owned = {
+        (owner_of(era, number.name), number.name)
+        for era, host in known.items()
+        for number in NUMBERS
+        if not (number.name in UNTOLD and getattr(host, number.name) == 0.0)
+    } & keys_of(known)
     return len(owned)
 
 

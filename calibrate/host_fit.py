@@ -49,14 +49,13 @@ NUMBERS = (
     Number("eager_latent_s", 8e-4, 4e-4, 3e-3, 1e-4),
 )
 """None is below 0. The spread of `decode_excess_ratio` is what it moves by when whole models or sources are left out (0.63 to 0.75).
-`prompt_token_s` starts from llm-d's page: 82 ms for 50,000 tokens; `eager_latent_s` from the host of an H100 over `SLOW_HOST`."""
+`prompt_token_s` starts from llm-d's page: 82 ms for 50,000 tokens; `eager_latent_s`, of SGLang alone, from vLLM's."""
 
 EVERY: Era = ("every engine", "")
 FIRST: Era = ("engines of the first generation", "")
 TODAY: Era = ("engines of today", "")
 SECOND_VLLM = (("vllm", "0.8.0"), ("vllm", "0.11.1"), ("vllm", "0.19.0"))
 """Eras of vLLM's second engine."""
-VLLM = (("vllm", "0.5.0"), ("vllm", "0.7.0"), *SECOND_VLLM)
 PYTHON_ENGINES = (*SECOND_VLLM, ("sglang", "0.4.0"))
 """Eras whose requests pass an HTTP server in Python and a tokenising process before the engine, and come back through one."""
 FRONT_ENDS = (*PYTHON_ENGINES, ("trtllm", "0.20.0"), ("trtllm", "1.0.9"))
@@ -65,7 +64,6 @@ OWNERS: Mapping[str, Mapping[Era, Era]] = {
     "request_s": dict.fromkeys(PYTHON_ENGINES, SECOND_VLLM[0]),
     "prompt_token_s": dict.fromkeys(FRONT_ENDS, SECOND_VLLM[0]),
     "prefill_excess_ratio": dict.fromkeys(SECOND_VLLM[1:], SECOND_VLLM[1]),
-    "eager_latent_s": dict.fromkeys(VLLM, SECOND_VLLM[0]),
 }
 """Number -> eras that take it from another one: front ends are alike, and vLLM has one way to run prompts since 0.11.1. With a front end of its own
 SGLang's was fitted to 39 ms, and models of 45 to 62 layers without latents were 23 to 37 % too slow to begin."""
@@ -80,12 +78,13 @@ EAGER_LAYER_S, EAGER_EXPERTS_S, GRAPH_LAYER_S = 4.4e-4, 6.1e-4, 2e-4
 host of one H100 (calibrate/live/results/h100). 12.2 ms in 28 layers and 15.9 ms in 36 (dense), 50.4 ms in 48 (routed), 5.8 ms in 28
 (captured). Published rows hardly tell them: long prompts take longer than their launches."""
 
-EAGER_SCALED_S = 1e-4
-"""What a product of block-scaled fp8 adds under vLLM where published runs were made: mean TTFT of MiniMax-M2.5 in fp8 (vLLM 0.17, 20 runs) is 19 %
-too slow with `SLOW_HOST` times as much. SGLang has none. What a layer with latent attention adds is fitted: SGLang's MLA expands latents by itself,
-without the passes that vLLM makes (`forward_mha.py`)."""
+EAGER_SCALED_S, EAGER_LATENT_S = 1e-4, 8e-4
+"""What a product of block-scaled fp8 and a layer with latent attention add under vLLM where published runs were made: mean TTFT of Kimi-K2.5 (vLLM
+0.15 and 0.16, 28 runs of 900-token prompts) and of MiniMax-M2.5 in fp8 (vLLM 0.17, 20 runs) is 18 to 23 and 19 % too slow with `SLOW_HOST` times as
+much. SGLang has none for scaled products, and its layers with latents are fitted: its MLA expands latents by itself, without the passes that vLLM
+makes (`forward_mha.py`)."""
 SLOW_HOST = 1.72
-"""Both kinds on the host of a second H100 (calibrate/live/results/h100), over that: 40.4 ms in 36 layers with four such products (dense), 64.5 ms in
+"""Both on the host of a second H100 (calibrate/live/results/h100), over that: 40.4 ms in 36 layers with four such products (dense), 64.5 ms in
 27 layers with latent attention, 26 of them routed. Four products in each of 48 routed layers took 97.5 ms, where these numbers make 83."""
 
 COMPILED_LAYER_S = 2e-5
@@ -150,7 +149,7 @@ def keys_of(eras: Iterable[Era]) -> frozenset[tuple[Era, str]]:
         for number in NUMBERS
         if (number.name != "decode_excess_ratio" or generation(era) == TODAY)
         and (number.name != "prompt_token_s" or era in FRONT_ENDS)
-        and (number.name != "eager_latent_s" or era[0] != "trtllm")
+        and (number.name != "eager_latent_s" or era[0] == "sglang")
     )
 
 
@@ -184,13 +183,13 @@ def host_of(hosts: Hosts, era: Era) -> HostOverhead:
         fitted["prompt_token_s"] = 0.0
     if era[0] == "trtllm":
         return HostOverhead.of_named(fitted | {"eager_layer_s": COMPILED_LAYER_S, "eager_latent_s": 0.0})
-    own = {"eager_scaled_s": EAGER_SCALED_S} if era[0] == "vllm" else {}
+    own = {"eager_scaled_s": EAGER_SCALED_S, "eager_latent_s": EAGER_LATENT_S} if era[0] == "vllm" else {}
     eager = {
         "eager_layer_s": EAGER_LAYER_S,
         "eager_experts_s": EAGER_EXPERTS_S,
         "graph_layer_s": GRAPH_LAYER_S,
     }
-    return HostOverhead.of_named(eager | own | fitted)
+    return HostOverhead.of_named(eager | fitted | own)
 
 
 def errors_of(item: Item, host: HostOverhead, most_requests: int | None = None) -> Array:
@@ -211,7 +210,7 @@ def fitted_names(spec: ReplicaSpec, era: Era) -> list[str]:
         untold.add("stream_s")
     if era not in FRONT_ENDS:
         untold.add("prompt_token_s")
-    if era[0] == "trtllm" or not spec.network.latent_layers:
+    if era[0] != "sglang" or not spec.network.latent_layers:
         untold.add("eager_latent_s")
     if generation(era) == TODAY or spec.ranks == 1:
         untold.add("ranks_s")

@@ -465,12 +465,6 @@ def tables_of_plans(tables: StepTable, rows: NDArray[np.intp]) -> StepTable:
     return replace(tables, **times)
 
 
-def table_of_plans(table: StepTable) -> StepTable:
-    """Return the tables of one plan as those of an array of one: the inverse of table_of_plan."""
-    times: dict[str, Any] = {name: values[None] for name, values in _by_plan(table)}
-    return replace(table, **times)
-
-
 def stacked_tables(tables: Sequence[StepTable]) -> StepTable:
     """Return tables of plans at the same knots as those of an array of plans: the inverse of table_of_plan for all of them."""
     times: dict[str, Any] = {

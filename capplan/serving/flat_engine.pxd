@@ -73,6 +73,7 @@ cdef class FlatEngine(FlatSteps):
     @cython.locals(start=cython.double, decoding=cython.longlong, chunks=cython.Py_ssize_t, held=cython.longlong, context=cython.double, seconds=cython.double, place=cython.Py_ssize_t, row=cython.Py_ssize_t, joined=cython.longlong)
     cdef int work_on(self) except -1
     @cython.locals(busy=cython.longlong)
+    cdef long long counted_blocks(self) noexcept
     cdef bint others_decode(self) noexcept
     cdef void group(self, long long sequences, double since_s) noexcept
     @cython.locals(place=cython.Py_ssize_t)

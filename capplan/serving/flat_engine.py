@@ -437,7 +437,7 @@ class FlatEngine(FlatSteps):
         """Run one step with prompts in it."""
         start, chunks = self.now_s, self.chunks
         decoding = self.kv.sequences if self.shared_steps or self.others_decode() else 0
-        held = self.kv.blocks(self.counter) + self.held + self.kv_blocks - self.capacity
+        held = self.counted_blocks() + self.kv_blocks - self.capacity
         context = 0.0
         if decoding:
             context = (self.kv.tokens + self.shared_sum) / decoding + self.step * self.growth
@@ -452,7 +452,7 @@ class FlatEngine(FlatSteps):
                 self.gap(seconds, decoding)
             self.step += 1
             self.counter = grown(self.growth, self.step)
-            self.trim(self.kv.blocks(self.counter) + self.held)
+            self.trim(self.counted_blocks())
             self.complete()
         elif not self.groups:
             self.group(self.kv.sequences, start)
@@ -469,6 +469,10 @@ class FlatEngine(FlatSteps):
                 self.prompt_ends(row)
         if self.groups:
             self.group(self.kv.sequences - joined, self.now_s)
+
+    def counted_blocks(self) -> int:
+        """Return the blocks that the running requests hold for themselves, where gauges or a prefix cache ask for them; else 0."""
+        return self.kv.blocks(self.counter) + self.held if self.gauged or self.has_cache else 0
 
     def others_decode(self) -> bool:
         """Return whether sequences decode in a step with prompts that is not shared: those of groups of attention that have no prompt in it.
@@ -535,7 +539,7 @@ class FlatEngine(FlatSteps):
                 limit = min(limit, self.next_s)
             if self.has_deadlines:
                 limit = min(limit, self.next_expiry_s())
-        before = self.kv.blocks(self.counter) + self.held
+        before = self.counted_blocks()
         context = (self.kv.tokens + self.shared_sum) / sequences + first * self.growth
         if self.groups:
             steps = 1
@@ -549,7 +553,7 @@ class FlatEngine(FlatSteps):
         self.now_s = start + seconds
         if self.is_asynchronous and steps > 1:
             self.planned_s = self.now_s - self.decode_s(sequences, context + (steps - 1) * self.growth)
-        after = self.kv.blocks(self.counter) + self.held
+        after = self.counted_blocks()
         self.trim(after)
         pinned = self.kv_blocks - self.capacity
         self.gauges.add(start, seconds, sequences + self.paused, 0.5 * (before + after) + pinned)

@@ -11,7 +11,8 @@ cdef class FlatSteps(FlatBatch):
     cdef long long[::1] own_tokens
     cdef double[::1] own_s, shared_mixed
     cdef double[::1] context_knots, decode_base, decode_values, decode_slopes
-    cdef double[::1] mixed, head, launch, new_knots, past_knots, prefill
+    cdef double[::1] mixed, head, launch, chunk_knots, prefill
+    cdef Py_ssize_t new_count, past_count
     cdef long long[::1] chunk_rows, chunk_tokens
 
     @cython.locals(tokens=cython.longlong, seconds=cython.double, place=cython.Py_ssize_t)
@@ -26,16 +27,15 @@ cdef class FlatSteps(FlatBatch):
     cdef double turn_s(self, long long decoding, double context) noexcept
     @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, slope=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
     cdef double run(self, long long sequences, double context, long long steps, double limit_s) noexcept
-    @cython.locals(knots="double[::1]", low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+    @cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
     cdef Py_ssize_t knot_below(self, double context) noexcept
     cdef double attention_s(self, long long sequences, double context) noexcept
     @cython.locals(offset=cython.Py_ssize_t, i=cython.Py_ssize_t)
     cdef double decode_s(self, long long sequences, double context) noexcept
-    @cython.locals(new="double[::1]", past="double[::1]", width=cython.Py_ssize_t, i=cython.Py_ssize_t, j=cython.Py_ssize_t, u=cython.double, v=cython.double, low=cython.Py_ssize_t, high=cython.Py_ssize_t, at_low=cython.double, at_high=cython.double)
+    @cython.locals(knots=cython.Py_ssize_t, width=cython.Py_ssize_t, i=cython.Py_ssize_t, j=cython.Py_ssize_t, u=cython.double, v=cython.double, low=cython.Py_ssize_t, high=cython.Py_ssize_t, at_low=cython.double, at_high=cython.double)
     cdef double prefill_s(self, double new_tokens, double past_tokens) noexcept
-
-@cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
-cdef Py_ssize_t place_below(double[::1] knots, double value) noexcept
+    @cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)
+    cdef Py_ssize_t place_below(self, Py_ssize_t first, Py_ssize_t count, double value) noexcept
 
 @cython.locals(half=cython.double, linear=cython.double, root=cython.double, guess=cython.double, steps=cython.longlong)
 cdef long long steps_to_reach(double first_s, double rise_s, double limit_s, long long most) noexcept

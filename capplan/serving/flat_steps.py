@@ -17,7 +17,8 @@ class FlatSteps(FlatBatch):
         super().__init__(limits, requests)
         self.context_knots, self.decode_base, self.decode_values, self.decode_slopes = tables[:4]
         self.mixed, self.shared_mixed, self.head, self.launch = tables[4:8]
-        self.new_knots, self.past_knots, self.prefill = tables[8:]
+        self.chunk_knots, self.prefill = tables[8] + tables[9], tables[10]
+        self.new_count, self.past_count = len(tables[8]), len(tables[9])
         self.data_groups, self.most_tokens = limits.data_groups, len(self.mixed) - 1
         self.own_tokens = array("q", bytes(8 * self.data_groups))
         self.own_s, self.chunks_s = array("d", bytes(8 * self.data_groups)), 0.0
@@ -174,15 +175,14 @@ class FlatSteps(FlatBatch):
 
     def prefill_s(self, new_tokens: float, past_tokens: float) -> float:
         """Return the attention time of one chunk; see StepClock.prefill_attention_s."""
-        new, past = self.new_knots, self.past_knots
-        width = len(past)
-        i, j = place_below(new, new_tokens), place_below(past, past_tokens)
+        knots, width = self.new_count, self.past_count
+        i, j = self.place_below(0, knots, new_tokens), self.place_below(knots, width, past_tokens)
         u = v = 0.0
-        if new_tokens > new[i] and len(new) > 1:
-            u = (new_tokens - new[i]) / (new[i + 1] - new[i])
-        if past_tokens > past[j] and width > 1:
-            v = (past_tokens - past[j]) / (past[j + 1] - past[j])
-        low = i * width + j
+        if knots > 1 and new_tokens > self.chunk_knots[i]:
+            u = (new_tokens - self.chunk_knots[i]) / (self.chunk_knots[i + 1] - self.chunk_knots[i])
+        low, j = i * width + j, knots + j
+        if width > 1 and past_tokens > self.chunk_knots[j]:
+            v = (past_tokens - self.chunk_knots[j]) / (self.chunk_knots[j + 1] - self.chunk_knots[j])
         high = low + width if u else low
         if not v:
             return new_tokens * (self.prefill[low] + u * (self.prefill[high] - self.prefill[low]))
@@ -190,19 +190,18 @@ class FlatSteps(FlatBatch):
         at_high = self.prefill[high] + v * (self.prefill[high + 1] - self.prefill[high])
         return new_tokens * (at_low + u * (at_high - at_low))
 
-
-def place_below(knots: Doubles, value: float) -> int:
-    """Return the index of the lower of the two knots around a value; 0 if there is only one knot."""
-    if len(knots) < 2 or value < knots[1]:
-        return 0
-    low, high = 2, len(knots)
-    while low < high:
-        middle = (low + high) // 2
-        if value < knots[middle]:
-            high = middle
-        else:
-            low = middle + 1
-    return low - 1 if low < len(knots) else len(knots) - 2
+    def place_below(self, first: int, count: int, value: float) -> int:
+        """Return the place of the lower of the two knots around a value, of the knots from a first one on; 0 if there is only one."""
+        if count < 2 or value < self.chunk_knots[first + 1]:
+            return 0
+        low, high = 2, count
+        while low < high:
+            middle = (low + high) // 2
+            if value < self.chunk_knots[first + middle]:
+                high = middle
+            else:
+                low = middle + 1
+        return low - 1 if low < count else count - 2
 
 
 def steps_to_reach(first_s: float, rise_s: float, limit_s: float, most: int) -> int:

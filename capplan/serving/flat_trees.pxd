@@ -11,9 +11,9 @@ cdef class FlatEvents:
     cdef long long[::1] serials, values
 
     cdef double next_s(self) noexcept
-    @cython.locals(times="double[::1]", place=cython.Py_ssize_t)
+    @cython.locals(place=cython.Py_ssize_t)
     cdef void push(self, double at_s, long long value) noexcept
-    @cython.locals(times="double[::1]", serials="long long[::1]", size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, value=cython.longlong, at_s=cython.double, serial=cython.longlong)
+    @cython.locals(size=cython.Py_ssize_t, place=cython.Py_ssize_t, child=cython.Py_ssize_t, value=cython.longlong, at_s=cython.double, serial=cython.longlong)
     cdef long long pop(self) noexcept
 
 cdef class FlatStarts:
@@ -22,7 +22,7 @@ cdef class FlatStarts:
 
     @cython.locals(place=cython.Py_ssize_t)
     cdef Py_ssize_t first(self) noexcept
-    @cython.locals(times="double[::1]", place=cython.Py_ssize_t)
+    @cython.locals(place=cython.Py_ssize_t)
     cdef void set(self, Py_ssize_t engine, double at_s) noexcept
 
 @cython.locals(tree="long long[::1]", counts="long long[::1]", row=cython.Py_ssize_t, place=cython.longlong, others=cython.longlong)

@@ -29,35 +29,38 @@ class FlatEvents:
             self.times = array("d", bytes(self.times) + more)
             self.serials = array("q", bytes(self.serials) + more)
             self.values = array("q", bytes(self.values) + more)
-        times, place = self.times, self.count
+        place = self.count
         self.count += 1
         self.added += 1
-        while place and times[(place - 1) // 2] > at_s:
-            times[place] = times[(place - 1) // 2]
+        while place and self.times[(place - 1) // 2] > at_s:
+            self.times[place] = self.times[(place - 1) // 2]
             self.serials[place] = self.serials[(place - 1) // 2]
             self.values[place] = self.values[(place - 1) // 2]
             place = (place - 1) // 2
-        times[place] = at_s
+        self.times[place] = at_s
         self.serials[place], self.values[place] = self.added, value
 
     def pop(self) -> int:
         """Remove the first event and return its value."""
         self.count -= 1
-        times, serials, size, place = self.times, self.serials, self.count, 0
-        value, at_s, serial = self.values[0], times[size], serials[size]
+        size, place = self.count, 0
+        value, at_s, serial = self.values[0], self.times[size], self.serials[size]
         while 2 * place + 1 < size:
             child = 2 * place + 1
             if child + 1 < size and (
-                times[child + 1] < times[child]
-                or (times[child + 1] == times[child] and serials[child + 1] < serials[child])
+                self.times[child + 1] < self.times[child]
+                or (
+                    self.times[child + 1] == self.times[child]
+                    and self.serials[child + 1] < self.serials[child]
+                )
             ):
                 child += 1
-            if at_s < times[child] or (at_s == times[child] and serial < serials[child]):
+            if at_s < self.times[child] or (at_s == self.times[child] and serial < self.serials[child]):
                 break
-            times[place], serials[place] = times[child], serials[child]
+            self.times[place], self.serials[place] = self.times[child], self.serials[child]
             self.values[place] = self.values[child]
             place = child
-        times[place], serials[place] = at_s, serial
+        self.times[place], self.serials[place] = at_s, serial
         self.values[place] = self.values[size]
         return value
 
@@ -81,11 +84,11 @@ class FlatStarts:
 
     def set(self, engine: int, at_s: float) -> None:
         """Set when an engine starts its next step; infinite if it has none."""
-        times, place = self.times, self.leaves + engine
-        times[place] = at_s
+        place = self.leaves + engine
+        self.times[place] = at_s
         while place > 1:
             place //= 2
-            times[place] = min(times[2 * place], times[2 * place + 1])
+            self.times[place] = min(self.times[2 * place], self.times[2 * place + 1])
 
 
 def counts_of_greater(ranks: Integers, span: int) -> Integers:
