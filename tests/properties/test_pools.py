@@ -398,6 +398,8 @@ def test_explain_says_what_makes_a_pool_so_large(allowed):
         assert ("b" in steps) == (group.role == "prefill")
         assert steps.get("b", 0.0) <= steps["n"] <= group.busy_replicas + 1
         assert abs(max(steps["h"], steps["c"]) + steps["s"] - group.replicas) <= 1
+    for target in plan.target_probabilities:
+        assert of.explained(f"target_probabilities.{target}").formula.endswith("as the target bears")
 
 
 # --- the answer ---
