@@ -207,8 +207,10 @@ class Trial(SimulatedLayout):
             reached = max(replicas_at(rate_per_s * slowness, scale_rate(lightest)), from_count)
             return fewest_near(likely, range(from_count, int(min(most, reached)) + 1), enough) or inf
 
-        place = classes.index(regularity_class(max(likely, at_least), classes))
-        while place and classes[place - 1] <= min(most, needed_of(classes[place], classes[place - 1] - 1)):
+        place = classes.index(regularity_class(max(int(min(max(likely, at_least), most)), 1), classes))
+        while (
+            place and (larger := classes[place - 1]) <= most and needed_of(classes[place], larger - 1) == inf
+        ):
             place -= 1
         for least in classes[place:]:
             needed = needed_of(least, min(most, above - 1))
