@@ -3,10 +3,12 @@
     python -m benchmarks.plans_of_mixtures [--model NAME] [--hardware NAME]
 
 Writes docs/evidence/frontier-mixtures.csv, where one row is a pool of the recommended plan, and the page next to it; with a name, prints the rows of that model or GPU.
+Says on stderr what each plan took.
 """
 
 import argparse
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -59,6 +61,12 @@ def printed(*words: str) -> dict[str, Any]:
     return result
 
 
+def cpu_s() -> float:
+    """Return the processor time of the commands so far [s]."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def layout(group: dict[str, Any]) -> str:
     """Return the layout of a pool."""
     names = (
@@ -77,7 +85,9 @@ def rows_of(model: str, device: str, folder: Path) -> Iterator[tuple[str, ...]]:
         SCENARIO.format(model=model, device=device, dtype=SERVED_IN.get(model, "")), encoding="utf-8"
     )
     name = model.partition("/")[2]
+    before_s = cpu_s()
     answer = printed("fleet", str(scenario), "-o", str(plan))
+    print(f"{name} on {device}: {cpu_s() - before_s:.1f} CPU seconds", file=sys.stderr, flush=True)
     if not plan.is_file():
         yield (name, device, answer.get("error", ""), *("",) * 8)
         return

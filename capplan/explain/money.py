@@ -18,6 +18,7 @@ from capplan.explain.subject import (
     Subject,
     explained,
     formula_of,
+    in_words,
     input_of,
     within,
 )
@@ -115,17 +116,15 @@ def explained_outside(of: PlanSubject, quantity: str) -> Explained:
     _, key, *part = quantity.split(".")
     inputs, value = _of_scenario(of.plan), of.numbers[quantity]
     if key.startswith("seen_by_class_s"):
-        statistic = part[1] if part[1] == "mean" else f"{part[1][1:]}th percentile"
-        formula = f"{statistic} of t_i + w over the requests i of the class at the peak"
+        formula = f"{in_words(part[1])} of t_i + w over the requests i of the class at the peak"
         at = int(key.partition("[")[2].removesuffix("]"))
         return explained(quantity, value, formula, inputs[3 * at : 3 * at + 2], WORKLOADS)
     if part:
         metric = key.removeprefix("seen_")
-        statistic = "mean" if part[0] == "mean" else f"{part[0][1:]}th percentile"
         formula = (
             "t + w_k"
             if of.plan.unlike_waits is None
-            else f"{statistic} of t_i + w_k over all requests i, each of its class k"
+            else f"{in_words(part[0])} of t_i + w_k over all requests i, each of its class k"
         )
         inputs = (of.number("t", f"{metric}.{part[0]}", of.label), *inputs)
         return explained(quantity, value, formula, inputs, WORKLOADS)
@@ -226,9 +225,7 @@ class PoolsSubject(GroupsSubject):
             source = "explain order.usd_per_hour, the machines of this pool"
             machines = input_of("h", key, value, "derived", source)
             return explained(quantity, value, "h", (machines,), MONEY)
-        if key == "gpus":
-            return tabled(self, quantity, self.explained)
-        if key == "usd_per_hour":
+        if key in ("gpus", "usd_per_hour"):
             energy = pool.price.energy_usd_per_hour if pool.price else None
             return tabled(self, quantity, self.explained, {"energy_usd_per_gpu_hour": Stated(energy or 0.0)})
         if key == _PLANNED:
@@ -246,20 +243,19 @@ class PoolsSubject(GroupsSubject):
         """Explain the size of a pool: what its phase takes by itself, from time in steps to headroom, slow replicas and spares."""
         pool, facts = self.plan.groups[at], phase_facts(self.asked, self.plan, at)
         assert pool.busy_fraction is not None
-        simulated = "this phase by itself, simulated"
-        rows: list[tuple[str, str, float | None, str]] = []
-        if pool.role == "prefill":  # a decode replica is in a step whenever it has a request, however few
-            busy = pool.busy_replicas * pool.busy_fraction
-            rows.append(("b", "time in steps", busy, f"explain groups[{at}].busy_fraction"))
-        rows += [
+        busy, simulated = pool.busy_replicas * pool.busy_fraction, "this phase by itself, simulated"
+        rows: list[tuple[str, str, float | None, str]] = [
+            ("b", "time in steps", busy, f"explain groups[{at}].busy_fraction"),
             ("n", "as predicted, at the peak", facts.at_peak, simulated),
             ("h", f"with headroom of {pool.headroom_fraction:.0%}", facts.with_headroom, simulated),
             ("c", f"with steps {facts.slowness:.2f} times as long", facts.slower, simulated),
+            ("s", "spare replicas", pool.spare_replicas, "scenario: fleet.survive"),
         ]
-        rows.append(("s", "spare replicas", pool.spare_replicas, "scenario: fleet.survive"))
         inputs = [
             Input(symbol, words, value, "-", "derived", source) for symbol, words, value, source in rows
         ]
+        if pool.role != "prefill":  # a decode replica is in a step whenever it has a request, however few
+            del inputs[0]
         formula = (
             "max(h, c) + s, or as the cheapest pair takes with all requests of the peak and the other pool"
         )
@@ -274,7 +270,7 @@ class PoolsSubject(GroupsSubject):
             drafts = input_of("d", quantity, value, "derived", source)
             return explained(quantity, value, "d", (drafts,), PHASES)
         metric, _, statistic = quantity.partition(".")
-        words = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile" if statistic else metric
+        words = in_words(statistic) if statistic else metric
         count, page = self.plan.simulated_requests, PHASES
         inputs = [input_of("N", "simulated_requests", count, "derived", "the requests of the peak")]
         for at, group in enumerate(self.plan.groups):
@@ -285,10 +281,9 @@ class PoolsSubject(GroupsSubject):
             return end_of_whole(self, statistic)
         if statistic in ("low", "high"):
             formula, page = "mean times an end of the 80% interval of measured over predicted", ACCURACY
-        elif quantity == "slo_met_probability":
-            formula = (
-                "probability that both pools are at most as much slower than predicted as the targets bear"
-            )
+        elif quantity == "slo_met_probability" or metric == "target_probabilities":
+            bears = "the target bears" if statistic else "the targets bear"
+            formula = f"probability that both pools are at most as much slower than predicted as {bears}"
             page = ACCURACY
         return explained(quantity, value, formula or f"{words} {_SIMULATED}", inputs, page, label=self.label)
 

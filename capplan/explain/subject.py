@@ -87,6 +87,17 @@ def formula_of(function: object) -> str:
     return " ".join(match[1].split()) if match else ""
 
 
+def in_words(statistic: str) -> str:
+    """Return a statistic in words.
+
+    Examples
+    --------
+    >>> in_words("mean"), in_words("p95")
+    ('mean', '95th percentile')
+    """
+    return f"{statistic[1:]}th percentile" if re.fullmatch(r"p\d+", statistic) else statistic
+
+
 def within(group: str, item: Explained, numbers: Container[str]) -> Explained:
     """Return an explanation of one of several plans, its numbers named as in the result that holds them all.
 

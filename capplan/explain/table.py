@@ -18,6 +18,7 @@ from capplan.explain.subject import (
     Subject,
     explained,
     formula_of,
+    in_words,
     input_of,
     is_written,
 )
@@ -421,10 +422,11 @@ def latency(of: Subject, path: str) -> Explained:
         return end_of_interval(of, metric, statistic)
     value = float(getattr(getattr(of.facts.latencies, metric), statistic))
     found = tabled(of, path)
-    what = "mean" if statistic == "mean" else f"{statistic[1:]}th percentile"
     inputs, steps = found.inputs, tuple(operators(of))
     label = of.plan.single.label
-    return explained(path, value, f"{what} {found.formula}", inputs, found.page, label=label, steps=steps)
+    return explained(
+        path, value, f"{in_words(statistic)} {found.formula}", inputs, found.page, label=label, steps=steps
+    )
 
 
 def operators(of: Subject) -> Iterator[Explained]:

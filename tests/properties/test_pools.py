@@ -353,6 +353,30 @@ def test_each_phase_is_asked_with_its_targets_and_its_work(allowed):
     assert first.demand.lengths.input_tokens == later.demand.lengths.input_tokens
 
 
+WIDE = """name: wide
+model: deepseek-ai/DeepSeek-R1
+traffic:
+  - {name: chat, request_rate: 60 req/s, input_tokens: {mean: 1500, p95: 3000}, output_tokens: 300}
+slo: {ttft_p95: 2 s, tpot_p95: 50 ms}
+fleet: {hardware: [h100-sxm], disaggregation: allowed}
+"""
+
+
+def test_no_fewer_decode_replicas_are_enough_than_the_closed_form_says(tmp_path):
+    """Experts over 32 GPUs: steps with prompts took so long in closed form that one replica was held to be too few, which carries the peak."""
+    question = asked_of(written_to(tmp_path / "wide.yaml", WIDE)).question
+    question = decode_question(question, question.devices)
+    confidence, enough = question.slo.confidence, {}
+    for candidate in search(question).candidates:
+        trial = Trial(candidate, question, {})
+        (slowest,) = candidate.slowness.each(confidence).values()
+        replicas = trial.replicas_for(trial.total_rate, slowest, trial.limits)
+        if replicas is not None:
+            assert replicas >= math.ceil(1.0 / candidate.sure_share_bounds[confidence])
+            enough[candidate.layout.in_words()] = replicas
+    assert enough["TP1 DP32 EP32, as published, 1,024 tokens a step"] == 1
+
+
 def test_the_rate_of_prompts_alone_is_bounded_by_the_closed_form(allowed):
     """One-token answers: the closed form is no lower than a closed loop measures, and within a quarter of it."""
     question = prefill_question(allowed[0].question, allowed[0].question.devices)
@@ -398,6 +422,8 @@ def test_explain_says_what_makes_a_pool_so_large(allowed):
         assert ("b" in steps) == (group.role == "prefill")
         assert steps.get("b", 0.0) <= steps["n"] <= group.busy_replicas + 1
         assert abs(max(steps["h"], steps["c"]) + steps["s"] - group.replicas) <= 1
+    for target in plan.target_probabilities:
+        assert of.explained(f"target_probabilities.{target}").formula.endswith("as the target bears")
 
 
 # --- the answer ---

@@ -83,7 +83,7 @@ def prefill_question(question: Question, devices: Sequence[Device]) -> Question:
 def decode_question(question: Question, devices: Sequence[Device]) -> Question:
     """Return the question of the decode pool: prompts arrive with their cache, under the targets of the later tokens.
 
-    Closed forms compute the last token of each prompt again, as if it hit in the prefix cache; what is simulated takes them over.
+    Each takes a token of a step's budget in closed form, as if it hit in the prefix cache, and no time of it.
     """
     classes = tuple(
         replace(request_class, shared_prefix_tokens=WHOLE_PROMPT, prefix_hit_fraction=1.0, reuse=None)

@@ -16,6 +16,7 @@ from capplan.serving.steady_state import (
     Lengths,
     Limits,
     SteadyState,
+    StepFunction,
     decode_rounds,
     prefill_tokens_per_prompt,
     screened,
@@ -159,7 +160,7 @@ def _of_mixture(
     per_sequence = lengths.input_tokens + lengths.output_tokens
     most = np.maximum(np.minimum(seats, cache / per_sequence), 1.0)
     return screened(
-        plans_step_function(tables, lengths, budget),
+        _step_function(profile, tables, lengths, budget),
         lengths,
         Limits(
             most,
@@ -170,6 +171,18 @@ def _of_mixture(
             groups=np.broadcast_to(tables.groups, rows.shape)[:, None],
         ),
         LOAD_GRID[None, :] * _fullest(most, budget, lengths),
+    )
+
+
+def _step_function(
+    profile: EngineProfile, tables: StepTable, lengths: Lengths, budget: Array, query_tokens: int = 1
+) -> StepFunction:
+    """Return the time of a step; a decode engine by itself has no prompts in its steps."""
+    step_s = plans_step_function(tables, lengths, budget, query_tokens)
+    if not profile.takes_over:
+        return step_s
+    return lambda sequences, context, prefill, prompts: step_s(
+        sequences, context, 0.0 * prefill, 0.0 * prompts
     )
 
 
@@ -188,7 +201,7 @@ def _of_rounds(
     whole = lengths.input_tokens + lengths.output_tokens
     most = np.maximum(np.minimum(scheduling.max_num_seqs, cache_tokens / whole), 1.0)
     state = screened(
-        plans_step_function(tables, lengths, budget, speculating.query_tokens),
+        _step_function(speculating.spec.profile, tables, lengths, budget, speculating.query_tokens),
         replace(lengths, output_tokens=1.0 + (lengths.output_tokens - 1.0) / tokens),
         Limits(
             most,
