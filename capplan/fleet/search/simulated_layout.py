@@ -260,7 +260,7 @@ class SimulatedLayout:
         limits_s = engine_limits(limits, slowness, demand.classes)
         if self._runs.exceeded(key, limits_s):
             return MISSED
-        if limits and not demand.users and not demand.has_sessions:
+        if min(limits.values(), default=0.0) > 0.0 and not demand.users and not demand.has_sessions:
             decided = self._decided(alike, load, replicas, slowness, limits)
             if decided is not None:
                 return decided
@@ -281,24 +281,23 @@ class SimulatedLayout:
         slowness: float,
         limits: Mapping[Target, float],
     ) -> Latencies | None:
-        """Return the latencies of a clearly heavier load at which all targets hold, or MISSED where they do not at a clearly lighter one; else None.
+        """Return the latencies of a clearly heavier load at which all targets clearly hold, or MISSED where one clearly does not at a lighter one; else None.
 
         Arrivals behind more replicas are more regular, which makes no latency longer.
         """
-        known, limits_s = (
-            self._runs.loads.get(alike, []),
-            engine_limits(limits, slowness, self.demand.classes),
-        )
+        known = self._runs.loads.get(alike, [])
+        lower, higher = ({t: by * limit for t, limit in limits.items()} for by in (1.0 / CLEARLY, CLEARLY))
+        higher_s = engine_limits(higher, slowness, self.demand.classes)
         for _, count, key in known[bisect_left(known, (load * CLEARLY,)) :]:
             seen = self._runs.latencies.get(key)
-            if count <= replicas and seen is not None and self.worst(seen, slowness, limits) <= 1.0:
+            if count <= replicas and seen is not None and self.worst(seen, slowness, lower) <= 1.0:
                 return seen
         for _, count, key in reversed(known[: bisect_left(known, (load / CLEARLY,))]):
             seen = self._runs.latencies.get(key)
             if count >= replicas and (
-                self._runs.exceeded(key, limits_s)
+                self._runs.exceeded(key, higher_s)
                 if seen is None
-                else self.worst(replace(seen, steady=True), slowness, limits) > 1.0
+                else self.worst(replace(seen, steady=True), slowness, higher) > 1.0
             ):
                 return MISSED
         return None
