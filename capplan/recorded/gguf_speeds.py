@@ -64,7 +64,7 @@ class GgufRun:
 STARVED = re.compile(r"raspberry|hifive|jetson|rpc\)|\bx2 hosts", re.IGNORECASE)
 
 _QUANT = re.compile(
-    r"[-_. :]+(?:UD-)?(?:I?Q\d\w*(?: - (?:Medium|Small|Large))?|TQ\d_0|MXFP4(?:_MOE)?|B?F16)(?: - .*)?$",
+    r"(?<![-_. :])[-_. :]+(?:UD-)?(?:I?Q\d\w*(?: - (?:Medium|Small|Large))?|TQ\d_0|MXFP4(?:_MOE)?|B?F16)(?: - .*)?$",
     re.IGNORECASE,
 )
 _OWNER = re.compile(
