@@ -212,6 +212,17 @@ def _tokens_per_step(
     return budget, []
 
 
+def _sequences(
+    scenario: Scenario, network: Network, engine: EngineProfile
+) -> tuple[int | None, tuple[Assumption, ...]]:
+    """Return the limit on running sequences of a group: the stated one, or that which the engine has for the model; None: the engine's usual one."""
+    own = engine.model_sequences.get(network.model_type)
+    if scenario.file.max_num_seqs is not None or own is None:
+        return scenario.file.max_num_seqs, ()
+    words = f"{own} sequences at once in each group of attention, the limit of {engine.engine} with {network.model_type}"
+    return own, (Assumption(words, "max_num_seqs", "max_num_seqs"),)
+
+
 def _profile(scenario: Scenario, network: Network) -> EngineProfile:
     """Return the engine of a scenario, as it runs the model; InputError where an encoder is asked for chunks or prefixes."""
     if scenario.file.engine == ANY_ENGINE:
@@ -266,7 +277,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     kv_formats, kv_assumed = _kv_formats(scenario, first, engine)
     tokens, context_assumed, warnings = _context(scenario, network_as_served(first, engine), demand)
     step_tokens, step_assumed = _tokens_per_step(scenario, first, engine, tokens)
-    assumed += (*kv_assumed, *context_assumed, *step_assumed, *draft_assumed)
+    sequences, sequences_assumed = _sequences(scenario, first, engine)
+    assumed += (*kv_assumed, *context_assumed, *step_assumed, *sequences_assumed, *draft_assumed)
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
     on_devices, host_assumptions, host_warnings = refitted_profiles(calibration, engine, limits.devices)
@@ -285,7 +297,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
         slowness_table=shipped_slowness(),
         max_model_len=tokens,
         routing=scenario.file.fleet.routing,
-        max_num_seqs=scenario.file.max_num_seqs,
+        max_num_seqs=sequences,
         max_num_batched_tokens=step_tokens,
         gpu_memory_utilization=scenario.file.gpu_memory_utilization,
         drafting=drafting,

@@ -1,5 +1,6 @@
 """DeepSeek V4 and V4.1: parameters and elements of their checkpoints, cached elements, waiting tokens, formats."""
 
+import json
 from math import isqrt
 
 import numpy as np
@@ -350,3 +351,21 @@ def test_experts_in_four_bits() -> None:
     assert {layer.experts.weight_format for layer in read.layers if layer.experts} == {"mxfp4"}
     table = next(one for one in read.layers[1].projections if one.name == "ngram_table")
     assert (table.weight_format, read.layers[1].projections[1].weight_format) == ("mxfp8", "fp8_block-32x32")
+
+
+@pytest.mark.parametrize(("limit", "sequences"), [("", 256), ("max_num_seqs: 64\n", 64)])
+def test_a_fleet_under_sglang_is_started_with_the_limit_of_the_model(capplan, tmp_path, limit, sequences):
+    """`max_running_requests` of deepseek_v4_hook.py, unless stated: every sequence that may run has a ring."""
+    scenario = tmp_path / "v4.yaml"
+    scenario.write_text(
+        "name: v4\nmodel: deepseek-ai/DeepSeek-V4-Flash\nengine: sglang\nfleet: {hardware: [b200]}\n"
+        "slo: {ttft_p95: 3 s, tpot_p95: 50 ms}\ntraffic:\n"
+        "  - {name: chat, request_rate: 2 req/s, input_tokens: {p50: 1500, p95: 6000}, output_tokens: {mean: 350, p95: 900}}\n"
+        + limit
+    )
+    plan = tmp_path / "plan.json"
+    plan.write_text(capplan("fleet", scenario, "--format", "json").out)
+    assert (
+        json.loads(plan.read_text())["result"]["plan_file"]["inputs"]["launch"]["max_num_seqs"] == sequences
+    )
+    assert "waiting_ring_bytes" in capplan("explain", plan, "kv_bytes_available_per_gpu").out
