@@ -109,6 +109,8 @@ class Benchmark:
     """Speculative decoding; None: a step makes one token."""
     batch_per_gpu: float | None = None
     """Decoding sequences of each GPU of a decode engine, as the row states or implies them; None: as many as fit."""
+    decoding: float | None = None
+    """Sequences that decode at once, by the row's throughput times its time per token (Little's law); None where it does not state both."""
     gaps_reported: bool = False
     """Percentiles of the time per output token are those of the gaps between tokens, not of the means of requests."""
     output_implied: bool = False
@@ -120,6 +122,21 @@ class Benchmark:
     slo_ttft_s: float | None = None
     """Limit on the 99th percentile of the TTFT, of `online_rate_slo`."""
     slo_tpot_s: float | None = None
+
+
+LARGER_CARDS = {"H20": "h20-3e"}
+"""Names that are printed for cards of two sizes -> the larger one; the catalogue has the smaller one by this name."""
+_OF_TWO_SIZES = Assumption(
+    "a card that is sold in two sizes: the smaller, unless more sequences decode than it holds (Little's law)",
+    "gpu",
+)
+
+
+def _decoding(row: Mapping[str, str]) -> float | None:
+    """Return the sequences that decode at once, by throughput and time per token."""
+    token_ms = number_in(row, "tpot_ms_mean") or number_in(row, "tpot_ms_p50")
+    speed = number_in(row, "output_tok_s")
+    return speed * token_ms / 1e3 if speed and token_ms else None
 
 
 def source_of(row: Mapping[str, str]) -> str:
@@ -168,9 +185,8 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     conversation = conversation_of(row)
     lengths = mean_lengths(row, kind, conversation)
     deployment, sharding = _engines(row, kind)
-    rate = number_in(row, "request_rate")
-    concurrency = number_in(row, "concurrency")
-    static = number_in(row, "batch_static")
+    stated = ("request_rate", "concurrency", "batch_static")
+    rate, concurrency, static = (number_in(row, name) for name in stated)
     date = (row.get("date") or "").strip()
     # NIM and Dynamo count their versions on their own: the date says which engine is inside.
     version = "" if packaged else (row.get("engine_version") or "").strip()
@@ -179,6 +195,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     _refuse_unreplayable(row, kind, requests, limit)
     cached, hits = _cached_fraction(row)
     batch, batched = _batch_per_gpu(row, kind)
+    unstated = (*unbounded, _OF_TWO_SIZES) if device in LARGER_CARDS else unbounded
     return Benchmark(
         kind=kind,
         engine=engine,
@@ -209,8 +226,9 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
         drafts=drafts,
         gaps_reported=row.get("tpot_is") == "ITL" and drafts is None,
         batch_per_gpu=batch,
+        decoding=_decoding(row),
         output_implied=lengths.output_implied,
-        assumptions=(*inside, *deployment.assumptions, *lengths.assumptions, *hits, *batched, *unbounded),
+        assumptions=(*inside, *deployment.assumptions, *lengths.assumptions, *hits, *batched, *unstated),
         front_end_s=(number_in(row, "front_end_ms") or 0.0) / 1e3,
         slo_ttft_s=limit["ttft"] and limit["ttft"] / 1e3,
         slo_tpot_s=limit["tpot"] and limit["tpot"] / 1e3,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.accuracy import deployment
-from capplan.accuracy.benchmark import ONE_GPU, Benchmark
+from capplan.accuracy.benchmark import LARGER_CARDS, ONE_GPU, Benchmark
 from capplan.accuracy.replay import SERVER_KINDS, Servers
 from capplan.assumption import Assumption
 from capplan.engine.lookup import embedded, own_sequences, profile, with_graphs_of
@@ -27,7 +27,7 @@ from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import is_repository, read_model, shipped_id
 from capplan.readers.catalogue.recipes import NOMINAL_SHARE, RecipeSettings, recipe_settings
 from capplan.replica.plans import engine_scheduling
-from capplan.replica.replica import Replica, replica_of
+from capplan.replica.replica import Replica, memory_of, replica_of
 from capplan.replica.spec import ReplicaSpec, network_as_served
 from capplan.replica.speculation import best_speculating_replica
 from capplan.serving.block_cache import OffloadTier
@@ -261,6 +261,11 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
         typical_context_tokens=int(benchmark.input_tokens + benchmark.output_tokens),
         offline=benchmark.kind not in SERVER_KINDS,
     )
+    larger = LARGER_CARDS.get(benchmark.device)
+    if larger is not None and benchmark.decoding is not None:
+        held = max(float(memory_of(spec).max_concurrency), 0.0) * float(spec.sharding.data)
+        if held < benchmark.decoding:
+            return benchmark_spec(replace(benchmark, device=larger), calibration)
     batch = ceil((benchmark.batch_per_gpu or 0.0) * spec.ranks)
     # A decode batch that is larger than the engine's default was started with its own limit.
     return replace(spec, max_num_seqs=batch) if batch > engine_scheduling(spec).max_num_seqs else spec
