@@ -223,7 +223,7 @@ def sharding_of(row: Mapping[str, str], replicas: int = 1) -> tuple[Sharding, tu
 
     Engines count attention data parallelism in two ways: on top of tensor parallelism, or inside it
     (tp = dp = GPUs). Where tp x dp x pp exceeds the GPUs, attention is cut over GPUs / (dp x pp) ranks. Where a row states no
-    layout, the GPUs of one server are tensor parallel; those of several are refused.
+    layout, one server is tensor parallel, and several are an error.
 
     Examples
     --------
