@@ -114,6 +114,26 @@ def test_the_probability_is_that_of_the_slowest_replica_that_holds(trial, busy):
     assert sum(chances) - 1.0 <= chance <= min(chances)
 
 
+BURSTS = """name: bursts
+model: Qwen/Qwen3-32B
+traffic: [{name: o, request_rate: 60 req/s, arrival_cv: 2.5, input_tokens: {mean: 3531, p95: 7062}, output_tokens: {mean: 18, p95: 54}}]
+slo: {ttft_p95: 0.395 s, tpot_p95: 13.01 ms, confidence: 80 %}
+fleet: {hardware: [b200], tensor_parallel: [2], pipeline_parallel: 1, headroom: 0 %}
+"""
+
+
+def test_bursts_at_one_replica_say_nothing_of_many():
+    """One replica misses its TTFT in a burst, however few requests it gets; dealt to forty in turn, the same requests come one by one."""
+    asked = asked_fleet(scenario_from(parse_yaml(BURSTS, "bursts.yaml"), Path()), offline=True)
+    asking = replace(asked.question, requests=4000)
+    candidates = search(asking).candidates
+    own = Search(asking, candidates, TERMS).trial(candidates[0])
+    assert not own._sure(1, 0.8, own.limits, 1e-3)
+    needed = own.sure_replicas(60.0, 0.8, own.limits)
+    assert needed is not None
+    assert own.probability(needed) >= 0.8 > own.probability(needed - 1)
+
+
 def test_a_plan_is_what_its_replicas_are_together(trial):
     sized = Sized(trial, 14, 16)
     plan = plan_of(sized, TERMS)
