@@ -29,8 +29,9 @@ from typing import Any
 import pytest
 
 from capplan.cli.main import main as capplan
+from capplan.fleet.search.search_cache import SearchCache
 from tests.fuzz.answers import KINDS, scenario_text
-from tests.sweeps import size_on_few_requests
+from tests.sweeps import share_runs, size_on_few_requests
 
 ROOT = Path(__file__).resolve().parents[2]
 SHOWN = 4
@@ -88,6 +89,7 @@ def asked(name: str, only: Sequence[str], to: Path, scenarios: Path) -> str:
         folder = Path(place)
         patch.chdir(folder)
         size_on_few_requests(patch)
+        share_runs(patch, SearchCache())
         for words in questions_about(kind, of, folder, scenarios):
             if only and words[0] not in only and "-o" not in words:
                 continue
@@ -215,7 +217,9 @@ def write_of(commit: str, folder: Path, words: Sequence[str]) -> Path:
     tree, answers = folder / "tree", folder / "before"
     subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], cwd=ROOT, check=True)
     try:
-        compile_core = "import hatch_build, pathlib; raise SystemExit(hatch_build.failure(pathlib.Path()) or None)"
+        compile_core = (
+            "import hatch_build, pathlib; raise SystemExit(hatch_build.failure(pathlib.Path()) or None)"
+        )
         asked_again = "tests/fuzz/same_answers.py"
         shutil.copy(ROOT / asked_again, tree / asked_again)
         for call in (("-c", compile_core), ("-m", "tests.fuzz.same_answers", "write", str(answers), *words)):
