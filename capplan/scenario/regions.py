@@ -92,10 +92,6 @@ def _location(
         if name not in places:
             raise reading.unknown("region", name, places, WHERE)
         return places[name]
-    if file.fleet.serves == "location":
-        raise reading.refuse(
-            ("fleet", "serves"), f"location: needs fleet.location, e.g. location: {next(iter(places))}"
-        )
     rates = dict.fromkeys(places, 0.0)
     for item, home in zip(classes, homes, strict=True):
         rates[home.name] += item.request_rate_at()
@@ -221,9 +217,6 @@ def survival(reading: Reading, fleet: Fleet, classes: Sequence[RequestClass]) ->
 
 def _domain(reading: Reading, fleet: Fleet, classes: Sequence[RequestClass]) -> tuple[Domain, int]:
     stated = fleet.survive
-    if stated is not None and fleet.spare_replicas is not None:
-        why = f"spare_replicas: {fleet.spare_replicas} is survive: {{replica: {fleet.spare_replicas}}}; leave one of them out"
-        reading.reject(_AT, why)
     if stated is not None:
         unknown = next((name for name in stated if name not in DOMAINS), None)
         if unknown is not None:

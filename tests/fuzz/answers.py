@@ -7,13 +7,10 @@ certainty says; k copies of a plan carry k times the load; a device's best plan 
 every page has one peak; no listed plan is as sure as a step of the ladder of certainty for less.
 """
 
-import json
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count, pairwise
 from math import inf
 from pathlib import Path
 from random import Random
@@ -37,8 +34,7 @@ from capplan.scenario.engine_use import engine_use_of
 from capplan.scenario.scenario import scenario_from
 from capplan.serving.requests import Crowd
 from capplan.workload.request_class import Target
-from tests.fuzz.turns import arguments
-from tests.installs.environment import add_cases
+from tests.fuzz.turns import Broken, laws_until_time_is_over
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama-3.1-8b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "Qwen/Qwen3-32B")
@@ -73,14 +69,6 @@ LENGTHENED = 5
 MOST_REQUESTS = 250_000
 MOST_TURNS = 12_000
 """Of sessions, whose blocks are found in a cache one by one."""
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A law that a scenario breaks."""
-
-    law: str
-    words: str
 
 
 def lengths(random: Random, least: int, most: int) -> str:
@@ -444,28 +432,15 @@ def asked_question(kind: str, number: int) -> tuple[str, Random]:
     return scenario_text(kind, random), random
 
 
-def main(report: Callable[[str], None] = print) -> int:
-    """Ask until the time is over; 1 if a law was broken."""
-    given = arguments(__doc__, (*KINDS, *SLOW_KINDS))
-    kinds: Sequence[str] = [given.kind] if given.kind else KINDS
-    until, began_s, broken = time.monotonic() + given.seconds, time.process_time(), 0
-    number, cases = given.seed, Counter[str]()
-    while time.monotonic() < until:
-        for kind in kinds:
-            if time.monotonic() >= until:
-                break
-            text, random = asked_question(kind, number)
-            found = laws(text, random)
-            cases[kind] += 1
-            broken += bool(found)
-            for item in found:
-                report(f"FOUND {kind} {number}: {item.law}: {item.words}")
-        number += 1
-    if given.record:
-        add_cases("answers", cases, broken, time.process_time() - began_s)
-    report(json.dumps({"scenarios": cases.total(), "broken": broken, "seeds": [given.seed, number - 1]}))
-    return 1 if broken else 0
+def questions(seed: int, kind: str | None) -> Iterator[tuple[str, int]]:
+    """Yield kinds and numbers without end, all kinds in turn or only one."""
+    return ((each, number) for number in count(seed) for each in ([kind] if kind else KINDS))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    of_kind = (*KINDS, *SLOW_KINDS)
+    sys.exit(
+        laws_until_time_is_over(
+            "answers", __doc__, of_kind, questions, lambda *of: laws(*asked_question(*of))
+        )
+    )
