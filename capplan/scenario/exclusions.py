@@ -69,7 +69,6 @@ EXCLUSIONS: Mapping[str, str] = {
     f"slo.confidence without {' or '.join(f'slo.{key}' for key in LIMITS)}": "is the probability of meeting the targets, and there are none; e.g. ttft_p95: 800 ms, or leave confidence out",
     "fleet.burst without traffic[].trace": "multiplies the busiest minute of a trace, and no traffic has one; e.g. traffic: [{trace: requests.csv}], or write the peak into request_rate and leave burst out",
     "fleet.survive with fleet.spare_replicas": f"says what spare_replicas: N says, which is {{replica: N}}; {_LEAVE}",
-    "fleet.serves: location without fleet.location": "location: needs fleet.location, e.g. location: europe",
     "commitments.interest without commitments.reserved_1y.upfront or commitments.reserved_3y.upfront": "is paid on what a reservation costs upfront, and none has an upfront part; e.g. reserved_1y: {upfront: 50 %}",
     "energy.gpus_per_server without energy.rack_limit": "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW",
     "speculation with runner: pooling": f"drafts tokens of outputs, {_POOLING}",

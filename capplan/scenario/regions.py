@@ -92,6 +92,10 @@ def _location(
         if name not in places:
             raise reading.unknown("region", name, places, WHERE)
         return places[name]
+    if file.fleet.serves == "location":
+        raise reading.refuse(
+            ("fleet", "serves"), f"location: needs fleet.location, e.g. location: {next(iter(places))}"
+        )
     rates = dict.fromkeys(places, 0.0)
     for item, home in zip(classes, homes, strict=True):
         rates[home.name] += item.request_rate_at()
