@@ -89,6 +89,8 @@ class MemoryRules:
     """Sliding layers keep every token, as full ones do, unless a window is set for the cache."""
     window_tokens_ratio: float | None = None
     """Tokens of the sliding-window pool for each token of the full pool; None: one shared pool."""
+    compressed_window_ratio: float | None = None
+    """The same of compressed attention, whose waiting tokens are in rings (`memory.ring_pools`); None: its layout is not known, or is vLLM's."""
     state_pool_ratio: float | None = None
     """Bytes of the pool of recurrent states for each byte of the KV pool; None: states live in blocks."""
     recurrent_format: str | None = None
@@ -130,6 +132,9 @@ class StepRules:
     data-parallel group)."""
     gather_steps: int = 0
     """Further steps to wait once enough prompts are there."""
+    hold_seats: int = 0
+    """Prompts that are enough still wait until as many sequences may join each data-parallel group as one step of a group took at most so far
+    (SGLang: --enable-prefill-delayer); the number of groups, and 1 in a profile; 0: they do not."""
     poll_steps: int = 0
     """Steps of a running batch between two looks for new prompts (SGLang: scheduler_recv_interval)."""
     asynchronous: bool = False
@@ -454,6 +459,12 @@ class EngineProfile(StepRules):
     """Dtype of every cache by default; None: that of the activations, or what `cache_rules` say."""
     ubatch_tokens: float = np.inf
     """Most tokens of a step that are multiplied at once: of more the weights are read again (llama.cpp: `--ubatch-size`)."""
+    joins_latents: bool = False
+    """The low-rank inputs of queries and of keys and values of latent attention are one product."""
+    two_streams_tokens: float = 0.0
+    """Most tokens of a decode step whose shared experts run on a second stream while the routed ones run; on NVIDIA's devices."""
+    fuses_shared: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """`model_type` -> device architectures on which its shared expert is one more expert of the routed ones' kernel."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     backend: str | None = None
@@ -484,6 +495,18 @@ class EngineProfile(StepRules):
             ),
             "",
         )
+
+    def shared_is_routed(self, model_type: str, architecture: str, *, spread: bool) -> bool:
+        """Return whether the shared expert of a model is one more expert of the routed ones' kernel; where experts are spread over ranks, on AMD's devices only.
+
+        Parameters
+        ----------
+        model_type : of the model
+        architecture : of the device
+        spread : whole experts are spread over the ranks
+        """
+        found = architecture.lower() in self.fuses_shared.get(model_type, frozenset())
+        return found and (not spread or architecture.lower().startswith("cdna"))
 
     @property
     def rejects_long_prompts(self) -> bool:

@@ -213,7 +213,10 @@ _VLLM_V1 = replace(
 _VLLM_WIDE = replace(_VLLM_V1, servers_exchange=_DEEPEP, one_exchange=True)
 
 _VLLM_RACKS = replace(
-    _VLLM_WIDE, rack_exchange=_ONE_SIDED, tiled_heads=_VLLM_TILES, compressed_tiles=_COMPRESSED_TILES
+    _VLLM_WIDE,
+    rack_exchange=_ONE_SIDED,
+    tiled_heads=_VLLM_TILES,
+    compressed_tiles=_COMPRESSED_TILES,
 )
 
 _EXPANDING = frozenset({"0.27.0", "0.33.0"})
@@ -332,6 +335,23 @@ _SGLANG_BASE = EngineProfile(
 _DRAFTING = 48
 """`max_running_requests` with drafts: srt/server_args.py of 0.4.6 to 0.5.9, srt/arg_groups/speculative_hook.py after."""
 
+_FUSING_SHARED = {
+    "deepseek_v3": frozenset({"ampere", "ada", "hopper", "cdna3", "cdna4"}),
+}
+"""`determine_num_fused_shared_experts` of deepseek_v2.py: DeepSeek-V3 and R1; not with trtllm-gen's experts, which run on Blackwell
+(`disable_shared_experts_fusion`, srt/server_args.py)."""
+
+_SGLANG_WIDE = replace(
+    _SGLANG_BASE,
+    version="0.4.6",
+    servers_exchange=_DEEPEP,
+    overlapped_steps=_OVERLAPPED,
+    drafting_sequences=_DRAFTING,
+    joins_latents=True,
+    two_streams_tokens=inf,
+    fuses_shared=_FUSING_SHARED,
+)
+
 _PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)
 _QWEN3_5 = frozenset({"qwen3_5", "qwen3_5_moe"})
 _TOWERS_0_5_20 = _QWEN3_5 | {
@@ -346,28 +366,20 @@ _TOWERS_0_5_22 = _TOWERS_0_5_20 | {"minimax_m3_vl", "qwen4_exp"}
 
 
 def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
-    memory, rules = replace(_SGLANG_MEMORY, prefill_capture=capture), (SGLANG_DSA_CACHE, SGLANG_V4_CACHE)
+    memory = replace(_SGLANG_MEMORY, prefill_capture=capture, compressed_window_ratio=0.1)
+    rules = (SGLANG_DSA_CACHE, SGLANG_V4_CACHE)
     return replace(
-        _SGLANG_BASE,
+        _SGLANG_WIDE,
         version=version,
         memory=memory,
-        servers_exchange=_DEEPEP,
-        overlapped_steps=_OVERLAPPED,
         cache_rules=rules,
         model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
-        drafting_sequences=_DRAFTING,
     )
 
 
 SGLANG: tuple[EngineProfile, ...] = (
     _SGLANG_BASE,
-    replace(
-        _SGLANG_BASE,
-        version="0.4.6",
-        servers_exchange=_DEEPEP,
-        overlapped_steps=_OVERLAPPED,
-        drafting_sequences=_DRAFTING,
-    ),
+    _SGLANG_WIDE,
     _capturing("0.5.10", _PIECEWISE),
     _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
     _capturing("0.5.17", replace(_PIECEWISE, delta=False, towers=_QWEN3_5)),
@@ -528,7 +540,13 @@ _TRTLLM_BASE = EngineProfile(
 )
 
 _PYTORCH = replace(
-    _TRTLLM_BASE, version="0.19.0", fuses_quantise=False, gathers_quantised=True, decode_group_exponent=0.0
+    _TRTLLM_BASE,
+    version="0.19.0",
+    fuses_quantise=False,
+    gathers_quantised=True,
+    decode_group_exponent=0.0,
+    joins_latents=True,
+    two_streams_tokens=inf,
 )
 _TRTLLM_V1 = replace(
     _PYTORCH,

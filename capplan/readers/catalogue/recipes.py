@@ -46,6 +46,8 @@ class RecipeSettings(Record):
     """A hold ends when one prompt waits for each data-parallel group of attention."""
     gather_steps: int | None = None
     """Further steps to wait once enough prompts are there."""
+    hold_seats: Literal["group"] | None = None
+    """They also wait for as many seats in each group as one step of a group took at most."""
     poll_steps: int | None = None
     asynchronous: bool | None = None
     """A step is planned while the one before it runs, whatever the default of the version."""
