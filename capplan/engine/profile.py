@@ -459,12 +459,6 @@ class EngineProfile(StepRules):
     """Dtype of every cache by default; None: that of the activations, or what `cache_rules` say."""
     ubatch_tokens: float = np.inf
     """Most tokens of a step that are multiplied at once: of more the weights are read again (llama.cpp: `--ubatch-size`)."""
-    joins_latents: bool = False
-    """The low-rank inputs of queries and of keys and values of latent attention are one product."""
-    two_streams_tokens: float = 0.0
-    """Most tokens of a decode step whose shared experts run on a second stream while the routed ones run; on NVIDIA's devices."""
-    fuses_shared: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """`model_type` -> device architectures on which its shared expert is one more expert of the routed ones' kernel."""
     left_out: "tuple[LeftOutResult, ...]" = ()
     """Errors of a calibration on results that its fit did not see; empty: the host times are those of the version."""
     backend: str | None = None
@@ -495,18 +489,6 @@ class EngineProfile(StepRules):
             ),
             "",
         )
-
-    def shared_is_routed(self, model_type: str, architecture: str, *, spread: bool) -> bool:
-        """Return whether the shared expert of a model is one more expert of the routed ones' kernel; where experts are spread over ranks, on AMD's devices only.
-
-        Parameters
-        ----------
-        model_type : of the model
-        architecture : of the device
-        spread : whole experts are spread over the ranks
-        """
-        found = architecture.lower() in self.fuses_shared.get(model_type, frozenset())
-        return found and (not spread or architecture.lower().startswith("cdna"))
 
     @property
     def rejects_long_prompts(self) -> bool:

@@ -213,10 +213,7 @@ _VLLM_V1 = replace(
 _VLLM_WIDE = replace(_VLLM_V1, servers_exchange=_DEEPEP, one_exchange=True)
 
 _VLLM_RACKS = replace(
-    _VLLM_WIDE,
-    rack_exchange=_ONE_SIDED,
-    tiled_heads=_VLLM_TILES,
-    compressed_tiles=_COMPRESSED_TILES,
+    _VLLM_WIDE, rack_exchange=_ONE_SIDED, tiled_heads=_VLLM_TILES, compressed_tiles=_COMPRESSED_TILES
 )
 
 _EXPANDING = frozenset({"0.27.0", "0.33.0"})
@@ -335,21 +332,12 @@ _SGLANG_BASE = EngineProfile(
 _DRAFTING = 48
 """`max_running_requests` with drafts: srt/server_args.py of 0.4.6 to 0.5.9, srt/arg_groups/speculative_hook.py after."""
 
-_FUSING_SHARED = {
-    "deepseek_v3": frozenset({"ampere", "ada", "hopper", "cdna3", "cdna4"}),
-}
-"""`determine_num_fused_shared_experts` of deepseek_v2.py: DeepSeek-V3 and R1; not with trtllm-gen's experts, which run on Blackwell
-(`disable_shared_experts_fusion`, srt/server_args.py)."""
-
 _SGLANG_WIDE = replace(
     _SGLANG_BASE,
     version="0.4.6",
     servers_exchange=_DEEPEP,
     overlapped_steps=_OVERLAPPED,
     drafting_sequences=_DRAFTING,
-    joins_latents=True,
-    two_streams_tokens=inf,
-    fuses_shared=_FUSING_SHARED,
 )
 
 _PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)
@@ -540,13 +528,7 @@ _TRTLLM_BASE = EngineProfile(
 )
 
 _PYTORCH = replace(
-    _TRTLLM_BASE,
-    version="0.19.0",
-    fuses_quantise=False,
-    gathers_quantised=True,
-    decode_group_exponent=0.0,
-    joins_latents=True,
-    two_streams_tokens=inf,
+    _TRTLLM_BASE, version="0.19.0", fuses_quantise=False, gathers_quantised=True, decode_group_exponent=0.0
 )
 _TRTLLM_V1 = replace(
     _PYTORCH,

@@ -528,35 +528,3 @@ def busiest_loads(
     on_rank = np.where(alone, routed / experts_per_token, tokens)
     counted = np.where(alone, experts_on_rank, experts)
     return ExpertLoads(on_rank, routed, hit, row_tiles, counted, mine / experts_on_rank, mine)
-
-
-def with_shared_expert(loads: ExpertLoads) -> ExpertLoads:
-    """Return the loads with one more expert on every rank, to which all tokens go.
-
-        R' = R + T,   hit' = hit + 1,   L' = (T k + T) / (E_r + 1)
-
-    Parameters
-    ----------
-    loads : of the routed experts
-
-    Examples
-    --------
-    >>> loads = with_shared_expert(busiest_loads(4.0, 8.0, 8.0, 2.0, -1.0))
-    >>> [float(x) for x in (loads.routed, loads.hit, loads.experts, loads.pairs)]
-    [12.0, 9.0, 9.0, 12.0]
-
-    References
-    ----------
-    SGLang, `determine_num_fused_shared_experts` of deepseek_v2.py: https://github.com/sgl-project/sglang.
-    """
-    on_rank = loads.pairs / np.maximum(loads.expected_load, 1e-300)
-    tiles = zip(EXPERT_TILES, loads.row_tiles, strict=True)
-    return ExpertLoads(
-        loads.tokens,
-        loads.routed + loads.tokens,
-        loads.hit + 1.0,
-        tuple(filled + np.maximum(1.0, loads.tokens / rows + PARTIAL_TILES) for (rows, _), filled in tiles),
-        loads.experts + 1.0,
-        (loads.pairs + loads.tokens) / (on_rank + 1.0),
-        loads.pairs + loads.tokens,
-    )

@@ -223,9 +223,3 @@ class StepRates(SharedRates):
     """The kernels for prompts of sparse attention."""
     ubatch_tokens: float = np.inf
     """Most tokens that are multiplied at once (`EngineProfile.ubatch_tokens`)."""
-    two_streams_tokens: float = 0.0
-    """Most tokens of a decode step whose shared experts run on a stream of their own (`EngineProfile.two_streams_tokens`)."""
-    joins_latents: bool = False
-    """The low-rank inputs of latent attention are one product (`EngineProfile.joins_latents`)."""
-    fuses_shared: bool = False
-    """A shared expert is one more routed expert (`EngineProfile.fuses_shared`)."""

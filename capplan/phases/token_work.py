@@ -39,16 +39,9 @@ from capplan.operators.expert_exchange import (
     exchange_time_s,
     exposed_exchange_s,
 )
-from capplan.operators.experts import (
-    busiest_loads,
-    experts_bytes,
-    experts_flop,
-    grouped_experts_time_s,
-    with_shared_expert,
-)
+from capplan.operators.experts import busiest_loads, experts_bytes, experts_flop, grouped_experts_time_s
 from capplan.operators.matmul import elementwise_time_s, matmul_bytes, matmul_flop, matmul_time_s
 from capplan.phases.cost import OperatorCost, StepRates, total_s
-from capplan.phases.shared_experts import on_two_streams
 
 ACTIVATION_BYTES = 2.0
 """Activations are 16-bit between kernels (bf16 serving; fp8 kernels quantise on entry)."""
@@ -93,10 +86,8 @@ def projection_cost(
     )
 
 
-def _experts_cost(
-    experts: Experts, tokens: Number, sharding: Sharding, rates: StepRates, *, shared: bool
-) -> OperatorCost:
-    """Return the cost of the routed experts of one layer on one rank, routing and combining included; `shared`: with the shared one as one more."""
+def _experts_cost(experts: Experts, tokens: Number, sharding: Sharding, rates: StepRates) -> OperatorCost:
+    """Return the cost of the routed experts of one layer on one rank, routing and combining included."""
     expert_rates = rates.experts[experts.weight_format]
     ranks = sharding.tensor * sharding.data
     slots = expert_slots(experts.experts, sharding.expert)
@@ -119,10 +110,6 @@ def _experts_cost(
     )
     flop = experts_flop(*shape[:7])
     moved = experts_bytes(*shape, activation_bytes)
-    if shared:
-        loads, alone = with_shared_expert(loads), (tokens, 1.0, 1.0, 1.0, *shape[4:])
-        flop = flop + experts_flop(*alone[:7])
-        moved = moved + experts_bytes(*alone, activation_bytes)
     return OperatorCost(
         "experts",
         grouped_experts_time_s(loads, *shape[4:], activation_bytes, expert_rates),
@@ -161,8 +148,6 @@ def _elementwise_costs(
     for mixer in layer.mixers:
         if normed := mixer.description.normed_elements:
             costs.append(_pass_cost("query_key_norm", 4.0 * normed / tensor_parallel * tokens, rates))
-    if latents := sum(p.outputs for p in layer.projections if p.name in {"q_a", "kv_a"}):
-        costs.append(_pass_cost("latent_norm", 4.0 * latents * tokens, rates))
     for projection in layer.projections:
         width = rank_outputs(projection, tensor_parallel)
         if projection.name in {"qkv", "q_b", "q"}:
@@ -176,23 +161,6 @@ def _elementwise_costs(
     if layer.experts or any(p.tensor_class in {"ffn", "shared_expert"} for p in layer.projections):
         costs.append(_pass_cost("norm", norm_bytes, rates))
     return costs
-
-
-def _shared_passes(
-    layer: Layer, hidden_size: int, tokens: Number, tensor_parallel: Number, rates: StepRates
-) -> list[OperatorCost]:
-    """Return the elementwise kernels of shared experts: their activation, and the sum with the routed ones."""
-    inner = [p for p in layer.projections if p.name in {"shared_gate_up", "shared_up"}]
-    if not inner or layer.experts is None or rates.fuses_shared:
-        return []
-    passes = {"shared_gate_up": 3.0, "shared_up": 4.0}
-    return [
-        *(
-            _pass_cost("shared_activation", passes[p.name] * rank_outputs(p, tensor_parallel) * tokens, rates)
-            for p in inner
-        ),
-        _pass_cost("shared_sum", 6.0 * hidden_size * tokens, rates),
-    ]
 
 
 def _crossing(layer: Layer) -> int:
@@ -285,45 +253,31 @@ def _own_costs(
     absorbs = decode or any(
         isinstance(mixer, LatentAttention) and mixer.index_heads for mixer in layer.mixers
     )
-    joined = _joined_inputs(layer, rates)
-    later = [other for others in joined.values() for other in others]
-    fused = rates.fuses_shared and layer.experts is not None
+    delta = _delta_inputs(layer)
     costs = [
         projection_cost(
-            projection, local_tokens, sharding.tensor, rates, joined=joined.get(projection.name, ())
+            projection,
+            local_tokens,
+            sharding.tensor,
+            rates,
+            joined=delta if projection.name == "qkv" else (),
         )
         for projection in layer.projections
-        if projection.matmul
-        and projection not in later
-        and not (absorbs and projection.name in ABSORBED)
-        and not (fused and projection.tensor_class == "shared_expert")
+        if projection.matmul and projection not in delta and not (absorbs and projection.name in ABSORBED)
     ]
     if layer.experts:
-        costs.append(_experts_cost(layer.experts, tokens, sharding, rates, shared=fused))
-    costs += _shared_passes(layer, network.hidden_size, local_tokens, sharding.tensor, rates)
-    if layer.experts and decode:
-        costs = on_two_streams(layer, costs, tokens, rates)
+        costs.append(_experts_cost(layer.experts, tokens, sharding, rates))
     costs += _elementwise_costs(layer, network.hidden_size, local_tokens, sharding.tensor, rates)
     return costs + _collective_costs(layer, network.hidden_size, tokens, sharding, rates)
 
 
-def _joined_inputs(layer: Layer, rates: StepRates) -> dict[str, tuple[Projection, ...]]:
-    """Return the projections that one product computes, by the name of the first: those of the same input, in the same format.
-
-    Kimi delta attention, and the low-rank inputs of latent attention where the engine joins them.
-    """
-    kda = any(isinstance(mixer, LinearAttention) and mixer.kind == "kda" for mixer in layer.mixers)
-    after = {"qkv": DELTA_INPUTS if kda else (), "q_a": ("kv_a",) if rates.joins_latents else ()}
-    return {
-        first.name: tuple(
-            p
-            for p in layer.projections
-            if p.name in after[first.name]
-            and (p.multiplied_in or p.weight_format) == (first.multiplied_in or first.weight_format)
-        )
-        for first in layer.projections
-        if first.name in after
-    }
+def _delta_inputs(layer: Layer) -> tuple[Projection, ...]:
+    """Return the projections of a layer that are joined to those of queries, keys and values: of Kimi delta attention, in the same format."""
+    if not any(isinstance(mixer, LinearAttention) and mixer.kind == "kda" for mixer in layer.mixers):
+        return ()
+    formats = [p.multiplied_in or p.weight_format for p in layer.projections if p.name == "qkv"]
+    inputs = (p for p in layer.projections if p.name in DELTA_INPUTS)
+    return tuple(p for p in inputs if (p.multiplied_in or p.weight_format) in formats)
 
 
 def head_costs(

@@ -188,11 +188,6 @@ def step_rates(
             dispatched_bytes=dispatched_bytes(prefill, expert_formats),
             sparse_prefill=_sparse_prefill(profile, device.architecture, kv_format),
             ubatch_tokens=profile.ubatch_tokens,
-            two_streams_tokens=profile.two_streams_tokens if device.vendor.lower() == "nvidia" else 0.0,
-            joins_latents=profile.joins_latents,
-            fuses_shared=profile.shared_is_routed(
-                network.model_type, device.architecture, spread=sharding.spreads_experts
-            ),
             gathered_bytes=read if profile.gathers_quantised else dict.fromkeys(read, ACTIVATION_BYTES),
         ),
         assumptions=tuple(assumptions),

@@ -39,7 +39,6 @@ from capplan.operators.linear_attention import gated_delta_prefill_flop
 from capplan.operators.matmul import adapter_bytes
 from capplan.phases.cost import OperatorCost, bound, floor_s, summed, total_s, unsaved_s
 from capplan.phases.mixer_work import decode_cost, prefill_cost
-from capplan.phases.shared_experts import on_two_streams
 from capplan.phases.step import (
     adapter_costs,
     decode_attention_costs,
@@ -575,71 +574,6 @@ def test_what_kimi_delta_attention_makes_of_its_input_is_one_product():
     outputs = 3 * HEADS * WIDTH + HEADS + 2 * WIDTH
     assert costs["qkv"].flop == near(6 * 2 * HIDDEN * outputs)
     assert costs["qkv"].moved_bytes == near(2 * HIDDEN * outputs + 2 * 6 * (HIDDEN + outputs))
-
-
-def test_the_latents_of_queries_and_of_keys_and_values_are_one_product():
-    """One read of the input instead of two; what is multiplied stays."""
-    network, rates = network_of(MLA), ideal_rates()
-    apart, joined = (by_name(decode(network, replace(rates, joins_latents=one))) for one in (False, True))
-    assert "kv_a" not in joined
-    assert joined["q_a"].flop == near(apart["q_a"].flop + apart["kv_a"].flop)
-    saved = apart["q_a"].moved_bytes + apart["kv_a"].moved_bytes - joined["q_a"].moved_bytes
-    assert saved == near(2 * 2 * 6 * HIDDEN)
-    # Both latents are normalised: 96 elements, and 64 with 16 rotated ones.
-    assert joined["latent_norm"].moved_bytes == near(2 * 4 * (96 + 64 + 16) * 6)
-    own = replace(network.layers[0].projections[0], weight_format="fp8")
-    mixed = replace(network.layers[0], projections=(own, *network.layers[0].projections[1:]))
-    costs = by_name(decode(replace(network, layers=(mixed,)), replace(rates, joins_latents=True)))
-    assert {"q_a", "kv_a"} <= costs.keys()
-
-
-SHARED = MLA | {"first_k_dense_replace": 0, "num_hidden_layers": 1}
-
-
-def test_a_shared_expert_in_the_kernel_of_the_routed_ones_multiplies_and_reads_what_it_does_alone():
-    network, rates = network_of(SHARED), ideal_rates()
-    alone, fused = (by_name(decode(network, replace(rates, fuses_shared=one))) for one in (False, True))
-    shared = {"shared_gate_up", "shared_down", "shared_activation", "shared_sum"}
-    assert shared <= alone.keys()
-    assert not shared & fused.keys()
-    more = fused["experts"].flop - alone["experts"].flop
-    assert more == near(alone["shared_gate_up"].flop + alone["shared_down"].flop)
-    assert more == near(6 * 2 * 3 * HIDDEN * 64)
-    # Its weights, and 6 tokens in and out of its two widths.
-    read = fused["experts"].moved_bytes - alone["experts"].moved_bytes
-    assert read == near(2 * 3 * HIDDEN * 64 + 6 * 4 * (HIDDEN + 64))
-    assert alone["shared_sum"].moved_bytes == near(6 * HIDDEN * 6)
-    assert alone["shared_activation"].moved_bytes == near(3 * 2 * 64 * 6)
-
-
-@pytest.mark.parametrize(("tokens", "left"), [(64.0, 0.5), (65.0, 4.0)])
-def test_shared_experts_take_only_what_the_routed_ones_do_not_hide(tokens, left):
-    """Two streams up to 64 tokens: 4 s next to 1 + 2.5 s; more where the memory cannot serve both."""
-    rates = replace(ideal_rates(), two_streams_tokens=64.0)
-    names = [("shared_gate_up", "shared_expert"), ("shared_down", "shared_expert"), ("router", "router")]
-    layer = Layer((), tuple(Projection(name, group, 8, 8, "columns") for name, group in names))
-    seconds = {
-        "o": 7.0,
-        "shared_gate_up": 2.5,
-        "shared_down": 1.0,
-        "router": 1.0,
-        "experts": 2.5,
-        "shared_activation": 0.5,
-    }
-
-    def total(costs):
-        assert [cost.operator for cost in costs] == list(seconds)
-        assert costs[0].seconds == 7.0
-        assert (costs[3].seconds, costs[4].seconds) == (1.0, 2.5)
-        return float(costs[1].seconds + costs[2].seconds + costs[5].seconds)
-
-    costs = [OperatorCost(name, each) for name, each in seconds.items()]
-    assert total(on_two_streams(layer, costs, tokens, rates)) == near(left)
-    reading = [replace(cost, memory_s=cost.seconds * 0.6) for cost in costs]
-    assert total(on_two_streams(layer, reading, tokens, rates)) == near(max(left, 0.6 * 7.5 - 3.5))
-    alone = replace(layer, projections=layer.projections[2:])
-    plain = [cost for cost in costs if not cost.operator.startswith("shared")]
-    assert on_two_streams(alone, plain, tokens, rates) == plain
 
 
 amounts = st.integers(0, 2000).map(lambda n: n / 8)

@@ -46,9 +46,9 @@ PCIE_CROWDING_EXPONENT = 0.3
 path. Served results of eight L40S show cards that do not, and a server bought for serving is taken to be like those."""
 
 
-ROCM_SCALED_S = 1e-4
-"""Least time of a product of block-scaled fp8 on AMD, whose libraries quantise and multiply in kernels of their own: set on the TPOT of DeepSeek-R1 on
-eight MI325X (SGLang 0.5.5, 30 runs at 4 to 64 sequences and both lengths), whose median it meets."""
+ROCM_SCALED_S = 5e-5
+"""Least time of a product of block-scaled fp8 on AMD, whose libraries quantise and multiply in kernels of their own: set on decode steps of DeepSeek-R1
+on eight MI325X (SGLang 0.5.5), which took 12 to 16 ms longer than with the kernels of an H200 at 4 to 64 sequences and at both lengths."""
 
 
 class EfficiencyRecord(Record):

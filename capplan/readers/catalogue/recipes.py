@@ -241,7 +241,7 @@ def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
     return (
         rows.engine == benchmark.engine
         and (not rows.models or benchmark.model in rows.models)
-        and (not rows.devices or benchmark.device in rows.devices)
+        and (not rows.devices or (catalogue_name(benchmark.device) or benchmark.device) in rows.devices)
         and (not rows.weights or benchmark.weight_format in rows.weights)
         and (not rows.versions or benchmark.engine_version in rows.versions)
         and (not rows.kinds or benchmark.kind in rows.kinds)
