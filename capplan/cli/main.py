@@ -16,7 +16,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from capplan import __version__
 from capplan.cli.commands import COMMANDS, DROPPED, EXAMPLES, FUNCTIONS
-from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, unknown
+from capplan.errors import LONGEST_SHOWN, CapplanError, InputError, nearest, unknown
 from capplan.report.safe_text import message
 
 FOLDER = Path(__file__).parents[1] / "serving"
@@ -213,10 +213,25 @@ def _common(
     del version
 
 
-def _commands_with(option: str) -> list[str]:
-    """Return the names of the commands that have an option."""
+def _commands_with(option: str) -> dict[str, list[str]]:
+    """Return the commands that have an option, and all its names in each."""
     commands = {name: _COMMANDS.get_command(None, name) for name in COMMANDS}
-    return [name for name, command in commands.items() if any(option in p.opts for p in command.params)]
+    return {name: p.opts for name, command in commands.items() for p in command.params if option in p.opts}
+
+
+def _instead(option: str, names: Sequence[str], known: set[str]) -> str:
+    """Return what a command has for an option of other commands: one of its own, or the key of its scenario."""
+    if near := nearest(option, known):
+        return f": did you mean {near[0]!r}?"
+    if "--set" in known:
+        from capplan.scenario.scenario_file import Fleet, ScenarioFile, Traffic
+
+        keys = [name.lstrip("-").replace("-", "_") for name in names]
+        places = {"": ScenarioFile, "fleet.": Fleet, "traffic[0].": Traffic}
+        for place, record in places.items():
+            if key := next((key for key in keys if key in record.__annotations__), None):
+                return f": did you mean --set '{place}{key}=...'?"
+    return ""
 
 
 def _usage_message(error: Any) -> str:
@@ -224,14 +239,19 @@ def _usage_message(error: Any) -> str:
     path = error.ctx.command_path if getattr(error, "ctx", None) else "capplan"
     hint = f"see: {path} --help"
     if hasattr(error, "possibilities") and error.ctx is not None:
+        known = {name for p in error.ctx.command.get_params(error.ctx) for name in p.opts if name[:1] == "-"}
         instead = DROPPED.get(f"{path.rpartition(' ')[2]} {error.option_name}")
         if instead is not None:
             return f"{error.option_name}: was removed: {instead}"
+        example = EXAMPLES.get(path.rpartition(" ")[2])
+        if error.option_name in {"--model", "--scenario"} and example:
+            return f"{path}: has no {error.option_name}: it stands without a flag, as in {example}\n  {hint}"
         if having := _commands_with(error.option_name):
+            question = _instead(error.option_name, next(iter(having.values())), known)
             more = ", ..." if len(having) > MOST_NAMED else ""
-            named = ", ".join(having[:MOST_NAMED])
-            return f"{path}: has no {error.option_name}; commands that have it: {named}{more}\n  {hint}"
-        known = {name for p in error.ctx.command.get_params(error.ctx) for name in p.opts if name[:1] == "-"}
+            named = ", ".join(list(having)[:MOST_NAMED])
+            has = "has it" if len(having) == 1 else "have it"
+            return f"{path}: has no {error.option_name}{question}\n  {named}{more} {has}\n  {hint}"
         return str(unknown("option", error.option_name, known, hint=hint))
     message = error.format_message().rstrip(".")
     example = EXAMPLES.get(path.rpartition(" ")[2]) if type(error).__name__ == "MissingParameter" else None

@@ -332,6 +332,24 @@ def networked(devices: tuple[Device, ...], network_bytes_per_s: float | None) ->
     return tuple(replace(item, network_bytes_per_s=network_bytes_per_s) for item in devices)
 
 
+def with_networks(scenario: "Scenario", rates: Mapping[str, float]) -> "Scenario":
+    """Return a scenario in which servers of some devices are connected at a rate per device [B/s]."""
+    if not rates:
+        return scenario
+
+    def joined(devices: tuple[Device, ...]) -> tuple[Device, ...]:
+        return tuple(
+            replace(item, network_bytes_per_s=rates.get(item.name, item.network_bytes_per_s))
+            for item in devices
+        )
+
+    limits, pools = scenario.fleet, scenario.fleet.pools
+    if pools is not None:
+        both = joined(pools.prefill_devices), joined(pools.decode_devices)
+        pools = replace(pools, prefill_devices=both[0], decode_devices=both[1])
+    return replace(scenario, fleet=replace(limits, hardware=joined(limits.hardware), pools=pools))
+
+
 def _network_bytes_per_s(reading: Reading, fleet: Fleet) -> float | None:
     if fleet.network is None:
         return None

@@ -485,6 +485,43 @@ def test_a_network_that_is_slower_than_the_plan_counts_on_is_said(capplan, sku, 
         assert ("a replica spans" in shown) == bool(said)
 
 
+def test_servers_are_joined_by_the_network_of_the_machines_that_are_ordered(capplan):
+    """A replica of 16 GPUs over two a3-highgpu-8g counts on 15.6 GB/s for each, as if fleet.network said so."""
+    keys = ("fleet.machines=[a3-highgpu-8g]", "fleet.tensor_parallel=[8]", "fleet.pipeline_parallel=[2]", "prices={}")  # fmt: skip
+    words = ("--offline", "--hardware", "h100-sxm", *(word for key in keys for word in ("--set", key)))
+    answers = {}
+    for network in ("", "15.625 GB/s", "50 GB/s"):
+        own = ("--set", f"fleet.network={network}") if network else ()
+        said = json.loads(capplan("fleet", SMALL, *words, *own, "--format", "json").out)
+        answers[network] = said["result"]["chosen"]
+    ordered, stated, usual = answers.values()
+    assert ordered["ttft_s"] == stated["ttft_s"]
+    assert ordered["ttft_s"]["p95"] > usual["ttft_s"]["p95"]
+    shown = " ".join(capplan("fleet", SMALL, *words, "--assumptions").out.split())
+    assert "servers of h100-sxm are joined as those of a3-highgpu-8g are: 15.6 GB/s for each GPU" in shown
+    assert "a replica spans" not in shown
+
+
+SINGLES = """name: p
+model: llama-3.1-8b
+weight_dtype: fp8
+traffic: [{name: agent, request_rate: 9 req/s, input_tokens: {mean: 1500, p95: 3000}, output_tokens: {mean: 250, p95: 600}}]
+slo: {ttft_p95: 1.5 s, tpot_p95: 40 ms}
+fleet: {hardware: [l40s], tensor_parallel: [1], pipeline_parallel: 1, disaggregation: only, providers: [AWS]}
+"""
+
+
+def test_caches_that_go_between_slower_machines_than_the_plan_counts_on_are_said(capplan, tmp_path):
+    """Pools of single GPUs: a g6e.xlarge carries 2.5 GB/s, and eight L40S of a g6e.48xlarge, which replicas over servers take, 6.25 GB/s each."""
+    scenario = tmp_path / "pools.yaml"
+    scenario.write_text(SINGLES, encoding="utf-8")
+    shown = " ".join(capplan("fleet", scenario, "--offline").out.split())
+    said = "KV caches go between g6e.xlarge, whose network carries 2.5 GB/s for each GPU, and the plan counts on 6.25 GB/s"
+    assert f"{said}: plan with fleet.network: 2.5 GB/s" in shown
+    slower = " ".join(capplan("fleet", scenario, "--offline", "--set", "fleet.network=2.5 GB/s").out.split())
+    assert "KV caches go between" not in slower
+
+
 @pytest.mark.parametrize(("span", "busy", "lots"), [
     (1, 1, 1), (1, 17, 1), (1, 18, 2), (2, 8, 1), (2, 9, 2), (8, 1, 1), (8, 2, 2), (10, 1, 2), (16, 2, 3), (18, 1, 2), (20, 1, 4),
 ])  # fmt: skip
