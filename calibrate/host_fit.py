@@ -72,10 +72,10 @@ SHARED_WIDELY = frozenset({"decode_excess_ratio", "ranks_s", "prompt_token_s", "
 AHEAD_STEP_S = 3.4e-4
 """Where the search for `step_s` starts of engines that plan a step while the last one runs: what decode steps of Qwen3-0.6B, whose kernels take
 least, last beyond them, of 1 to 32 sequences under vLLM 0.20.2 (median; calibrate/live/results/h100)."""
-FIRST_SEQUENCE_S: Mapping[Era, float] = {("vllm", "0.5.0"): 3.5e-5, ("vllm", "0.7.0"): 2.2e-5}
+FIRST_SEQUENCE_S: Mapping[Era, float] = {("vllm", "0.5.0"): 3.8e-5, ("vllm", "0.7.0"): 2.5e-5}
 """Where the search for `sequence_s` starts of vLLM's first engine, whose Python handles each sequence between steps. Its own code, 0.6.3, was run
-without a model or a GPU on a core of Zen 4 (CPU time of steps of 16 and of 64 sequences): scheduling takes 10 us a sequence, the inputs of the model
-9, the sampler's lists 3, and outputs with their text 13, which newer versions handle while the next step runs."""
+without a model or a GPU on a core of Zen 4 (CPU time, steps of 16 and 64 sequences at a temperature of 1): scheduling takes 10 us a sequence,
+the inputs of the model 10, the sampler's lists 5, and outputs with their text 13, which newer versions handle while the next step runs."""
 COMPILED = frozenset({("trtllm", "0.7.0"), ("trtllm", "0.11.0"), ("trtllm", "0.12.0"), ("trtllm", "0.14.0")})
 """Eras of compiled engines, whose steps C++ starts. The example script of 0.12 handles their sequences in Python, as vLLM's first engine does."""
 
