@@ -94,7 +94,7 @@ def checked(explained):
 
 @pytest.mark.parametrize("fleet", long_but(KINDS, FLEETS), ids=lambda fleet: fleet.name)
 def test_every_number_of_a_plan_is_explained_to_the_last_digit(fleet):
-    asked = asked_of(*fleet)
+    asked = asked_of(fleet.path, *fleet.settings)
     of = Subject(asked, fleet_for(asked).together)
     for name, printed in of.numbers.items():
         explained = explained_quantity(of, name)

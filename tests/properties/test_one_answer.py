@@ -76,7 +76,7 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
         if fleet.settings or fleet.path.stem in ("padded-job", "rerank", "code-assistant", "small-team")
         else 30_000
     )
-    question = asked_of(*fleet).question
+    question = asked_of(fleet.path, *fleet.settings).question
     largest = sorted(search(question).candidates, key=lambda item: -item.share_ceiling)
     tried = ((item, Trial(item, question, {})) for item in largest)
     candidate, limit = next((item, most) for item, at in tried if (most := at.limit(3, 1.0, at.limits)) > 0.0)
