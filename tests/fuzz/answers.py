@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from math import inf
-from pathlib import Path
 from random import Random
 
 from capplan.errors import Reason
@@ -24,19 +23,17 @@ from capplan.fleet.search.latencies import is_steady
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
-from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan
-from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestFlags, SpeculationFlags
 from capplan.scenario.engine_use import engine_use_of
-from capplan.scenario.scenario import scenario_from
 from capplan.serving.requests import Crowd
 from capplan.workload.request_class import Target
+from tests.asked import asked_in
 from tests.fuzz.turns import Broken, laws_until_time_is_over
 
-ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama-3.1-8b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "Qwen/Qwen3-32B")
 DEVICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "h200-sxm": 4.5, "b200": 6.0}
 KINDS = (
@@ -140,11 +137,6 @@ def scenario_text(kind: str, random: Random) -> str:
         f"headroom: {random.choice([0, 10, 20])} %, spare_replicas: {random.choice([0, 0, 1])}{pools}}}\n"
         f"{drafts}prices: {{per_gpu_hour: {{{prices}}}}}\n"
     )
-
-
-def asked_of(text: str) -> AskedFleet:
-    """Return the question of a scenario that is a text."""
-    return asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True)
 
 
 def simulated(
@@ -309,7 +301,7 @@ def at_most_linear(text: str, answer: FleetAnswer, random: Random) -> list[Broke
     copies = random.choice([2, 3])
     if answer.chosen is None:
         return []
-    more = fleet_for(asked_of(times(text, copies)))
+    more = fleet_for(asked_in(times(text, copies)))
     pairs = [(answer.plans[0], more.plans[0] if more.plans else None)]
     if more.chosen and more.chosen.slo_met_probability <= answer.chosen.slo_met_probability + SURER:
         pairs.append((answer.chosen, more.chosen))
@@ -339,7 +331,7 @@ def times(text: str, copies: int) -> str:
 
 def alone_as_among(text: str, answer: FleetAnswer, random: Random) -> list[Broken]:
     """Hold that the best plan of one of the devices is the same without the others."""
-    asked = asked_of(text)
+    asked = asked_in(text)
     names = [device.name for device in asked.question.devices]
     if len(names) == 1:
         return []
@@ -355,8 +347,8 @@ def same_after_another(text: str, answer: FleetAnswer, random: Random) -> list[B
     """Hold that a search that shares what another question found, as levers do, finds what it finds by itself."""
     shared = SearchCache()
     other = times(text, random.choice([2, 3]))
-    fleet_for(replace(asked_of(other), cache=shared))
-    again = fleet_for(replace(asked_of(text), cache=shared))
+    fleet_for(replace(asked_in(other), cache=shared))
+    again = fleet_for(replace(asked_in(text), cache=shared))
     mine, its = ([_said(plan) for plan in each.plans] for each in (answer, again))
     return [Broken("cache", f"{its} after another question, {mine} by itself")] if its != mine else []
 
@@ -413,7 +405,7 @@ def one_ladder(answer: FleetAnswer) -> list[Broken]:
 
 def laws(text: str, random: Random) -> list[Broken]:
     """Return the laws that a scenario breaks."""
-    asked = asked_of(text)
+    asked = asked_in(text)
     answer = fleet_for(asked)
     seed = random.randint(1, 10**6)
     return [

@@ -2,7 +2,6 @@
 
 from dataclasses import astuple, replace
 from math import inf
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,10 +13,8 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import cost_range, plan_of
 from capplan.fleet.search.trial import limits_by_latency
 from capplan.money.order import NO_LOSS, Survival
-from capplan.questions.fleet import asked_fleet
-from capplan.readers.yaml_file import parse_yaml
-from capplan.scenario.scenario import scenario_from
 from capplan.workload.request_class import Slo, Target
+from tests.asked import asked_in
 from tests.shipped import price_by_hand
 from tests.tables import table
 
@@ -34,7 +31,7 @@ TERMS = Terms(0.25, Survival("replica", SPARES), {"l40s": PRICE})
 
 @pytest.fixture(scope="module")
 def question():
-    asked = asked_fleet(scenario_from(parse_yaml(TEXT, "small.yaml"), Path()), offline=True)
+    asked = asked_in(TEXT)
     return replace(asked.question, requests=2500)
 
 
