@@ -6,7 +6,7 @@ pages is computed by the code of `capplan validate`; left-out scores are those o
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import log
 from pathlib import Path
 from typing import TypeAlias
@@ -62,6 +62,7 @@ from calibrate.open_loops import (
     causes_told,
     open_loops,
     own_process_table,
+    runs_in_client,
     set_table,
     target_table,
     wrong_table,
@@ -83,6 +84,7 @@ from capplan.readers.catalogue.efficiency import (
     shipped_intervals,
 )
 from capplan.readers.catalogue.hardware import device
+from capplan.recorded.measured import measured_table
 from capplan.report.answers.simulate import decision_scores
 from capplan.report.charts.of_answers import Line, Lines
 from capplan.report.charts.svg import svg_file
@@ -370,10 +372,10 @@ def _validation(path: Path, kind: str) -> Validation:
         return validation([path], kind=kind, intervals=shipped_intervals(), progress=progress)
 
 
-def _by_group(own: Sequence[Prediction], ruled: Ruled) -> Page:
+def _by_group(own: Sequence[Prediction], ruled: Ruled, in_client: Collection[str]) -> Page:
     """Return the errors of served runs by load and class, and which of them carry the misses; the files have every group and more of the rows."""
     left_out: Mapping[tuple[str, str, str], LeftOut] = left_out_scores()
-    carried = carried_table(serving_judgements(own, SERVING, ruled), own, _told)
+    carried = carried_table(serving_judgements(own, SERVING, ruled, in_client), own, _told)
     worst = worst_table([p for p in own if not p.metric.endswith("p99")], _told)
     most = {row[0]: row for row in reversed(carried.rows)}
     refused = refusal_table(own)
@@ -461,6 +463,8 @@ def pages(folder: Path) -> tuple[dict[str, str], dict[str, Lines]]:
     ruled = ruled_scores()
     serving = _validation(folder / "serving_measured.csv.gz", "serving")
     own, choices = serving.scored, left_out_choices()
+    _, measured = measured_table(folder / "serving_measured.csv.gz", "serving")
+    in_client = {row["id"] for row in measured if runs_in_client(row)}
     published = published_section(folder / "moe_published.csv")
     evidence = {
         "published-deployments": Page(f"{PUBLISHED_TEXT}\n{published.text}\n", published.files),
@@ -469,7 +473,7 @@ def pages(folder: Path) -> tuple[dict[str, str], dict[str, Lines]]:
         "never-fitted": _never_fitted(ruled),
         "open-loops": open_loops_section(),
         "choices": choices_section(serving, choices),
-        "serving-by-group": _by_group(own, ruled),
+        "serving-by-group": _by_group(own, ruled, in_client),
         "intervals": intervals_section(),
         "chance-to-meet-the-slo": Page(f"{CERTAINTY}\n{certainty_section()}"),
     }
@@ -477,7 +481,7 @@ def pages(folder: Path) -> tuple[dict[str, str], dict[str, Lines]]:
         f"evidence/{name}.md": f"# {TITLES[name]}\n\n{WRITTEN}\n{page.text}"
         for name, page in evidence.items()
     }
-    board = judged_table(serving_judgements(own, SERVING, ruled), left_out=True)
+    board = judged_table(serving_judgements(own, SERVING, ruled, in_client), left_out=True)
     page = PAGE.format(
         board=board,
         coverage=coverage_text(serving),

@@ -1,11 +1,11 @@
 """Tables of docs/evidence/: predictions against targets, by group, and the values with the largest errors."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from calibrate.host_rows import STRANGER
-from calibrate.left_out_scores import LeftOut
+from calibrate.left_out_scores import OPEN_LOOP, OWN_PROCESS, LeftOut
 from calibrate.targets import AccuracyTarget
 from capplan.accuracy.score import Prediction, Score, scored
 from docs.generators.page_tables import Table
@@ -85,13 +85,28 @@ def serving_judgements(
     predictions: Sequence[Prediction],
     targets: Sequence[AccuracyTarget],
     ruled: Mapping[tuple[str, str, str, str], LeftOut],
+    in_client: Collection[str] = (),
 ) -> list[Judged]:
-    """Return the scores of replayed runs next to those of a stranger's run."""
+    """Return the scores of replayed runs next to those of a stranger's run.
+
+    Parameters
+    ----------
+    predictions : of the runs
+    targets : what each score should reach
+    ruled : scores with something left out
+    in_client : runs whose client ran the engine in its own process
+    """
     out = []
     unseen = {key[1:]: found for key, found in ruled.items() if key[0] == STRANGER}
     for target in targets:
-        own = [p for p in predictions if (p.groups or {}).get("load") in target.groups]
-        beside = _left_out_of("load", target.groups[0], target.columns, unseen)
+        own = [
+            p
+            for p in predictions
+            if (p.groups or {}).get("load") in target.groups
+            and not (target.own_process and p.row in in_client)
+        ]
+        of = (OPEN_LOOP, OWN_PROCESS) if target.own_process else ("load", target.groups[0])
+        beside = _left_out_of(*of, target.columns, unseen)
         value = None
         if beside:
             value = (
@@ -329,9 +344,12 @@ def worst_table(predictions: Sequence[Prediction], told: Callable[[Prediction], 
 def carried_table(
     judged: Sequence[Judged], predictions: Sequence[Prediction], told: Callable[[Prediction], str | None]
 ) -> Table:
-    """Return the groups of runs with most of the errors above 20 %, for every missed target."""
+    """Return the groups of runs with most of the errors above 20 %, for every missed target of all runs of a load."""
     rows = []
-    for target in {entry.target.title: entry.target for entry in judged if not entry.met}.values():
+    missing = {
+        entry.target.title: entry.target for entry in judged if not (entry.met or entry.target.own_process)
+    }
+    for target in missing.values():
         own = [p for p in predictions if (p.groups or {}).get("load") in target.groups and p.predicted]
         groups: dict[tuple[str, ...], list[Prediction]] = {}
         for p in preferred(own, target.columns):

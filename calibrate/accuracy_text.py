@@ -130,7 +130,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - A step is the sum of its kernels ([kernel times](kernels.md)), less what overlaps in a CUDA graph, plus what the host adds. No step is below its memory traffic or its arithmetic at
   datasheet rates (`tests/properties/test_step_floors.py`).
 - Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and column) by its usual error, with the median of all
-  eras of the same generation as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). In sample: numbers fitted on all rows. Left out: one
+  eras whose hosts run the same kind of code as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). In sample: numbers fitted on all rows. Left out: one
   step from the numbers of all.
 - Kernel numbers come only from kernel timings, with three exceptions that served rows set: how the cards of a server share PCIe (L40S), the router skew of a step (closed loops of three mixtures of experts),
   and how often decode attention of vLLM to 0.6 and of compiled TensorRT-LLM engines reads what query heads share.

@@ -3,7 +3,7 @@
     min  sum_i w_i rho((e_i + J_i d) / n_i) + sum_k ((x_k + d_k - p_k) / s_k)^2 P
 
 e_i are the logarithmic errors of the values that steer the fit at numbers x, J_i how they move with each number, d the
-step, n_i what values of that kind are usually off by, p a prior (the median of all eras of the same generation), s its
+step, n_i what values of that kind are usually off by, p a prior (the median of all eras whose hosts run the same kind of code), s its
 spread, rho the Cauchy loss: a row that is wrong for another reason must not steer the host. Some numbers are those of several
 eras (`owner_of`), and no model of an era weighs more than a certain number of rows, so that none decides for the others.
 """
@@ -68,7 +68,16 @@ OWNERS: Mapping[str, Mapping[Era, Era]] = {
 """Number -> eras that take it from another one: front ends are alike, and vLLM has one way to run prompts since 0.11.1. With a front end of its own
 SGLang's was fitted to 39 ms, and models of 45 to 62 layers without latents were 23 to 37 % too slow to begin."""
 SHARED_WIDELY = frozenset({"decode_excess_ratio", "ranks_s", "prompt_token_s", "eager_latent_s"})
-"""Numbers without siblings of their generation: the start of the search is their prior."""
+"""Numbers without siblings: the start of the search is their prior."""
+AHEAD_STEP_S = 3.4e-4
+"""Where the search for `step_s` starts of engines that plan a step while the last one runs: what decode steps of Qwen3-0.6B, whose kernels take
+least, last beyond them, of 1 to 32 sequences under vLLM 0.20.2 (median; calibrate/live/results/h100)."""
+FIRST_SEQUENCE_S: Mapping[Era, float] = {("vllm", "0.5.0"): 3.8e-5, ("vllm", "0.7.0"): 2.5e-5}
+"""Where the search for `sequence_s` starts of vLLM's first engine, whose Python handles each sequence between steps. Its own code, 0.6.3, was run
+without a model or a GPU on a core of Zen 4 (CPU time, steps of 16 and 64 sequences at a temperature of 1): scheduling takes 10 us a sequence,
+the inputs of the model 10, the sampler's lists 5, and outputs with their text 13, which newer versions handle while the next step runs."""
+COMPILED = frozenset({("trtllm", "0.7.0"), ("trtllm", "0.11.0"), ("trtllm", "0.12.0"), ("trtllm", "0.14.0")})
+"""Eras of compiled engines, whose steps C++ starts. The example script of 0.12 handles their sequences in Python, as vLLM's first engine does."""
 
 ONLINE_ONLY = frozenset({"request_s", "prompt_token_s", "stream_s"})
 """Numbers that do not apply to a run without a server."""
@@ -123,6 +132,28 @@ def generation(era: Era) -> Era:
     return FIRST if era in FIRST_GENERATION or era == FIRST else TODAY
 
 
+def stack(era: Era, name: str) -> str:
+    """Return what of a host a number of an era depends on: who else runs the same kind of code tells most of one that nobody measured.
+
+    Examples
+    --------
+    >>> stack(("trtllm", "0.12.0"), "step_s"), stack(("trtllm", "0.12.0"), "sequence_s")
+    ('compiled', 'Python between steps')
+    """
+    if generation(era) == TODAY:
+        return "Python ahead of steps"
+    if era in COMPILED and (era, name) != (("trtllm", "0.12.0"), "sequence_s"):
+        return "compiled"
+    return "Python between steps"
+
+
+def start_of(era: Era, number: Number) -> float:
+    """Return where the search for a number of an era starts."""
+    if number.name == "step_s" and generation(era) == TODAY:
+        return AHEAD_STEP_S
+    return FIRST_SEQUENCE_S.get(era, number.start) if number.name == "sequence_s" else number.start
+
+
 def owner_of(era: Era, name: str) -> Era:
     """Return the era that a number of another era is taken from.
 
@@ -171,7 +202,9 @@ class Slopes:
 
 def start_hosts(eras: Iterable[Era]) -> Hosts:
     """Return the numbers that a search starts from."""
-    return {(owner_of(era, number.name), number.name): number.start for era in eras for number in NUMBERS}
+    return {
+        (owner_of(era, number.name), number.name): start_of(era, number) for era in eras for number in NUMBERS
+    }
 
 
 def host_of(hosts: Hosts, era: Era) -> HostOverhead:
@@ -341,8 +374,8 @@ def _stepped(
 def solved(rows: Sequence[Slopes], hosts: Hosts, noise: Noise, trust: float = inf) -> Hosts:
     """Return the best numbers for the rows, at most `trust` spreads away from where the slopes were taken.
 
-    The prior of a number is its median over the owners of its generation, as the rows tell it with the start of the search
-    for a prior. A number that no row tells is that median.
+    The prior of a number is its median over the owners whose hosts run the same kind of code (`stack`), as the rows tell it with the start of the
+    search for a prior. A number that no row tells is that median.
 
     Parameters
     ----------
@@ -356,17 +389,19 @@ def solved(rows: Sequence[Slopes], hosts: Hosts, noise: Noise, trust: float = in
     -------
     the numbers
     """
-    starts = {number.name: number.start for number in NUMBERS}
+    numbers = {number.name: number for number in NUMBERS}
+
+    def start(key: tuple[Era, str]) -> float:
+        return start_of(key[0], numbers[key[1]])
+
     own = equations(rows, noise)
-    first = _stepped(own, hosts, lambda key: starts[key[1]], trust)
+    first = _stepped(own, hosts, start, trust)
 
     def prior(key: tuple[Era, str]) -> float:
-        if key[1] in SHARED_WIDELY:
-            return starts[key[1]]
-        like = [
-            v for (era, name), v in first.items() if name == key[1] and generation(era) == generation(key[0])
-        ]
-        return float(np.median(like)) if like else starts[key[1]]
+        kind = stack(*key)
+        like = [v for (era, name), v in first.items() if name == key[1] and stack(era, name) == kind]
+        alone = key[1] in SHARED_WIDELY or (key[1] == "sequence_s" and key[0] in FIRST_SEQUENCE_S)
+        return start(key) if alone or not like else float(np.median(like))
 
     told = _stepped(own, hosts, prior, trust)
     return {key: told.get(key, prior(key)) for key in hosts}

@@ -9,7 +9,8 @@ from functools import partial
 
 from calibrate.host_rows import PredictedRow
 from calibrate.interval_fit import UNITS, Coverage
-from calibrate.left_out_scores import CLASS_AND_ERA
+from calibrate.left_out_scores import CLASS_AND_ERA, OPEN_LOOP, OWN_PROCESS
+from calibrate.open_loops import runs_in_client
 from capplan.accuracy.bounded import LEVELS, network_class
 from capplan.accuracy.score import DecisionScore, Prediction, Score, runs_of, scored
 from capplan.accuracy.serving import row_groups
@@ -26,7 +27,7 @@ HEAD = (
     "# choices: what was left out, confidence (null: at the predicted time), questions, of them without a pick, share above the limit,\n"
     "# by over a tenth, regret: median, mean, 90th percentile, share of picks on the GPU of the best run\n"
 )
-RULED = frozenset({"load", "class", "engine"})
+RULED = frozenset({"load", "class", "engine", OPEN_LOOP})
 """Groupings that the scores of every ruler are told by."""
 CELL = "cell"
 """Engine, class of model and device, by which models left out are told: is a cell one-sided?"""
@@ -49,7 +50,10 @@ def _by_group(
         groups = row_groups(row.item.row, row.item.replica, None)
         cell = " ".join((row.item.replica.spec.profile.engine, groups["class"], groups["device"]))
         era = f"{groups['class']} {row.item.parts['generation']}"
-        for grouping, group in (groups | {CELL: cell, CLASS_AND_ERA: era}).items():
+        more = {CELL: cell, CLASS_AND_ERA: era}
+        if groups["load"] == "online_rate" and not runs_in_client(row.item.row):
+            more[OPEN_LOOP] = OWN_PROCESS
+        for grouping, group in (groups | more).items():
             if grouping != "ranks":
                 out.setdefault((grouping, group, column), []).append(own)
     return out

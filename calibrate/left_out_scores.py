@@ -14,6 +14,10 @@ LEFT_OUT_FILE = Path(__file__).parent / "left_out.yaml"
 CLASS_AND_ERA = "class and generation"
 """Class of model and generation of engine (`host_rows.ERAS`), by which scores of every ruler are told."""
 
+OPEN_LOOP = "open loop"
+"""Grouping of open loops by where the engine runs."""
+OWN_PROCESS = "engine in its own process"
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:

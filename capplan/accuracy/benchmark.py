@@ -282,7 +282,8 @@ def _engines(row: Mapping[str, str], kind: Kind) -> tuple[Deployment, Sharding]:
     if not number_in(row, "num_gpus") and stated_sharding(row, None) is None:
         return replace(deployment, assumptions=(ONE_GPU,)), Sharding()
     deployment = with_identical_engines(row, deployment)
-    return deployment, sharding_of(row, deployment.replicas)
+    sharding, assumed = sharding_of(row, deployment.replicas)
+    return replace(deployment, assumptions=(*deployment.assumptions, *assumed)), sharding
 
 
 def _cached_fraction(row: Mapping[str, str]) -> tuple[float, tuple[Assumption, ...]]:

@@ -218,19 +218,28 @@ def unstated_layout(gpus: float, phase: str) -> InputError:
     )
 
 
-def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
-    """Return the parallelism of one of the identical replicas of a row.
+def sharding_of(row: Mapping[str, str], replicas: int = 1) -> tuple[Sharding, tuple[Assumption, ...]]:
+    """Return the parallelism of one of the identical replicas of a row, and what was assumed.
 
     Engines count attention data parallelism in two ways: on top of tensor parallelism, or inside it
-    (tp = dp = GPUs). Where tp x dp x pp exceeds the GPUs, attention is cut over GPUs / (dp x pp) ranks.
+    (tp = dp = GPUs). Where tp x dp x pp exceeds the GPUs, attention is cut over GPUs / (dp x pp) ranks. Where a row states no
+    layout, one server is tensor parallel, and several are an error.
+
+    Examples
+    --------
+    >>> sharding_of({"num_gpus": "8"})[0] == Sharding(tensor=8.0)
+    True
     """
     total = number_in(row, "num_gpus")
     whole = total / replicas if total else None
     stated = stated_sharding(row, whole)
     if stated is None:
-        if whole and whole > 1.0:
+        if whole and whole > SERVER_GPUS:
             raise unstated_layout(whole, "")
-        return Sharding()
+        if whole and whole > 1.0:
+            note = f"tensor parallel over the {whole:g} GPUs of one server"
+            return Sharding(tensor=whole), (Assumption(note, "tp, dp, ep"),)
+        return Sharding(), ()
     tensor, pipeline, data = float(stated.tensor), float(stated.pipeline), float(stated.data)
     devices = whole or tensor * pipeline * data
     if tensor * pipeline * data > devices:
@@ -241,7 +250,7 @@ def sharding_of(row: Mapping[str, str], replicas: int = 1) -> Sharding:
             f"tp {tensor:g} x pp {pipeline:g} x dp {data:g} does not use all {devices:g} GPUs{each}\n"
             "  write tp, or dp and ep, so that tp x pp x dp is the number of GPUs"
         )
-    return Sharding(tensor, pipeline, stated.expert, data)
+    return Sharding(tensor, pipeline, stated.expert, data), ()
 
 
 def with_identical_engines(row: Mapping[str, str], deployment: Deployment) -> Deployment:
@@ -291,7 +300,7 @@ def pool_of_gpus(
     if gpus % size == 0:
         return int(gpus / size), stated, ()
     if size > gpus and not both:
-        return 1, sharding_of({**row, "num_gpus": f"{gpus:g}"}), ()
+        return 1, *sharding_of({**row, "num_gpus": f"{gpus:g}"})
     ranks = gcd(int(gpus), int(size))
     if stated.data > 1.0:
         fewer = Sharding(1.0, 1.0, float(ranks), float(ranks))

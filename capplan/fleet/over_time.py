@@ -101,7 +101,7 @@ def scaling_rate(planned_per_s: float, rates_per_s: Sequence[float], needed: Seq
 
     References
     ----------
-    Kubernetes, "Horizontal Pod Autoscaling", algorithm details (ceiling of metric over target),
+    Kubernetes, "Horizontal Pod Autoscaling", algorithm details,
     https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/.
     """
     hourly = (rate / (count - 1) for rate, count in zip(rates_per_s, needed, strict=True) if count > 1)

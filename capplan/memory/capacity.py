@@ -18,7 +18,6 @@ from capplan.memory.pool import (
     split_capacity,
     summed_capacity,
 )
-from capplan.memory.ring_pools import pooled_capacity, ring_bytes
 from capplan.model.network import Mixer, Network, layer_counts
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Array, Number
@@ -275,6 +274,8 @@ def _compressed_capacity(
         tokens, sequences, size = packed_capacity(whole, packed_layout(mixers, element), context, step)
         return tokens, sequences, size * share
     if rules.compressed_window_ratio is not None and not shares_entries(mixers):
+        from capplan.memory.ring_pools import pooled_capacity
+
         ratio = rules.compressed_window_ratio
         tokens, sequences, size = pooled_capacity(whole, mixers, element, context, step, ratio)
         return tokens, sequences, size * share
@@ -302,6 +303,8 @@ def waiting_ring_bytes(
     mixers = compressed_layers(network) if rules.compressed_window_ratio is not None else []
     if not mixers or shares_entries(mixers):
         return 0.0
+    from capplan.memory.ring_pools import ring_bytes
+
     return ring_bytes(mixers, launch.max_num_seqs, drafts=drafts)
 
 

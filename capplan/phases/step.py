@@ -8,7 +8,12 @@ from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding, adapted_matrices, rank_elements
 from capplan.model.weight_format import FORMATS
 from capplan.numbers import Number
-from capplan.operators.collective import all_gather_time_s, all_reduce_time_s, point_to_point_time_s
+from capplan.operators.collective import (
+    LinkRates,
+    all_gather_time_s,
+    all_reduce_time_s,
+    point_to_point_time_s,
+)
 from capplan.operators.matmul import adapter_bytes, adapter_flop, adapter_time_s, adapters_in_step
 from capplan.phases.cost import OperatorCost, StepRates, summed
 from capplan.phases.mixer_work import decode_cost, prefill_cost
@@ -82,8 +87,45 @@ def token_costs(
     ]
     costs += adapter_costs(network, tokens, sharding, rates, decode=decode)
     message = ACTIVATION_BYTES * network.hidden_size * tokens / sharding.data
-    hop = OperatorCost("stage_transfer", point_to_point_time_s(message, rates.link), sent_bytes=message)
-    return summed([*costs, hop.times(sharding.pipeline - 1.0)])
+    return summed([*costs, stage_transfer_cost(message, sharding, rates.link)])
+
+
+HANDED_ON = 2.0
+"""Tensors that a stage hands to the next: hidden states and residual."""
+
+
+def stage_transfer_cost(message_bytes: Number, sharding: Sharding, rates: LinkRates) -> OperatorCost:
+    """Return the cost of all hops between p stages of d groups of t ranks.
+
+        c = ceil(p / max(floor(D / (t d)), 1)) - 1
+        T = 2 ((p - 1 - c) P_link(M / t) + c P_network(M / t) + (p - 1) G(t, M))
+
+    Parameters
+    ----------
+    message_bytes : [B]
+        M, of one of the two tensors.
+
+    Examples
+    --------
+    >>> from dataclasses import fields
+    >>> rates = LinkRates(**{field.name: 0.0 for field in fields(LinkRates)} | {"network_bytes_per_s": 100.0, "network_fraction": 1.0,
+    ...                   "link_bytes_per_s": 800.0, "ring_fraction": 1.0, "domain_devices": 8.0})
+    >>> float(stage_transfer_cost(800.0, Sharding(8.0, 2.0), rates).seconds)
+    3.75
+
+    References
+    ----------
+    vLLM, GroupCoordinator.send_tensor_dict, vllm/distributed/parallel_state.py
+    """
+    ranks, hops = sharding.tensor * sharding.data, sharding.pipeline - 1.0
+    beside = np.maximum(np.floor(rates.domain_devices / ranks), 1.0)
+    crossing = np.ceil(sharding.pipeline / beside) - 1.0
+    part = message_bytes / sharding.tensor
+    near_s = point_to_point_time_s(part, rates)
+    far_s = point_to_point_time_s(part, rates, rates.domain_devices + 1.0)
+    gather_s = all_gather_time_s(sharding.tensor, message_bytes, rates)
+    seconds = (hops - crossing) * near_s + crossing * far_s + hops * gather_s
+    return OperatorCost("stage_transfer", HANDED_ON * seconds, sent_bytes=HANDED_ON * hops * message_bytes)
 
 
 def decode_attention_costs(

@@ -31,12 +31,13 @@ from capplan.questions.money.budget import (
 )
 from capplan.readers.calibration.refitted import efficiency_by, refitted_profiles
 from capplan.readers.catalogue.efficiency import shipped_intervals, shipped_slowness
+from capplan.readers.catalogue.hardware import network_of_sku
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.catalogue.prices import machine_prices, unsold_devices
 from capplan.replica.spec import network_as_served, profile_as_served, refuse_prefixes
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.replica import adapter_assumptions, with_adapters
-from capplan.scenario.scenario import ANY_ENGINE, with_screened_pools
+from capplan.scenario.scenario import ANY_ENGINE, with_networks, with_screened_pools
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.several import refuse_several
 from capplan.scenario.speculation import drafting_of
@@ -49,6 +50,8 @@ from capplan.workload.request_class import RequestClass
 
 LONGEST_STEP = 1024
 """The maximum context is rounded up to a multiple of this many tokens."""
+SAME_RATE = 1e-3
+"""Two networks of which one is faster by this part at most are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +261,39 @@ def _sold(scenario: Scenario, unsold: Mapping[str, str]) -> tuple[Device, ...]:
     return devices
 
 
+def _as_ordered(
+    scenario: Scenario, prices: Mapping[str, ChosenPrice | None]
+) -> tuple[Scenario, list[Assumption]]:
+    """Return a scenario whose servers are joined by the network of the machines that are ordered for a replica of several, and what that assumes.
+
+    Where a scenario states `fleet.network`, or no list says what the machines have, the network of a device stays as it is.
+    """
+    rates: dict[str, float] = {}
+    assumed: list[Assumption] = []
+    for device in scenario.fleet.devices if scenario.file.fleet.network is None else ():
+        price, usual, node = prices.get(device.name), device.network_bytes_per_s, device.node_devices
+        if price is None or usual is None:
+            continue
+        spanned = [item.sku for item in price.sold(2 * node, node) if item.gpus >= node]
+        known = {sku: each for sku in spanned if (each := network_of_sku(sku)) is not None}
+        slowest = min(known, key=lambda sku: known[sku], default=None)
+        if slowest is not None and abs(known[slowest] / usual - 1.0) > SAME_RATE:
+            rates[device.name] = known[slowest]
+            what = f"servers of {device.name} are joined as those of {slowest} are: {known[slowest] / 1e9:.3g} GB/s for each GPU"
+            assumed.append(Assumption(what, "fleet.network", "fleet.network"))
+    return with_networks(scenario, rates), assumed
+
+
 def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     """Return the question that a scenario asks; InputError where it is not valid, or asks for several fleets."""
     refuse_several(scenario)
+    prices, price_warnings = machine_prices(scenario)
+    scenario, network_assumed = _as_ordered(scenario, prices)
     published = _published(scenario, offline=offline)
     networks, assumed = _networks(scenario, published)
     scenario, image_assumed = with_image_tokens(with_screened_pools(scenario, published), published)
     scenario, ended_assumed = _with_ended_sessions(scenario, published)
-    assumed += [*image_assumed, *ended_assumed]
+    assumed += [*network_assumed, *image_assumed, *ended_assumed]
     demand = demand_of(scenario)
     networks = _with_prompt_work(scenario, networks, demand)
     scenario, budget_assumed = budgeted(scenario, demand, networks)
@@ -282,7 +310,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
     on_devices, host_assumptions, host_warnings = refitted_profiles(calibration, engine, limits.devices)
-    unsold, (prices, price_warnings) = unsold_devices(scenario), machine_prices(scenario)
+    unsold = unsold_devices(scenario)
     warnings += _without_effect(scenario, demand)
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},

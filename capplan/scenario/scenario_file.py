@@ -683,8 +683,8 @@ class Fleet(Record):
     kv_link_latency: SecondsOrZero | None = None
     """Time from the end of a transfer until the decode replica has the cache."""
     network: str | None = None
-    """Link between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, as each
-    device is usually connected."""
+    """Link between servers: a standard such as infiniband-ndr or ethernet-100g, or a rate per device; if left out, that of
+    the machines that are ordered, where lists state it."""
     weight_dtypes: Names | None = None
     """Weight dtypes that are tried in addition to weight_dtype."""
     kv_dtypes: Names | None = None

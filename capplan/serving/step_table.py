@@ -489,7 +489,7 @@ def turn_ratio(micro_batches: Number, before: Number, stage_fraction: Number) ->
 
     References
     ----------
-    Huang et al. 2019, "GPipe", arXiv:1811.06965, section 2.3 (bubble of (p - 1) / (M + p - 1)).
+    Huang et al. 2019, "GPipe", arXiv:1811.06965, section 2.3.
     """
     filled = (np.maximum(before, 1.0) - 1.0) * stage_fraction
     ratio: Number = 1.0 + (micro_batches - 1.0) * stage_fraction - np.minimum(filled, 1.0 - stage_fraction)
@@ -532,8 +532,7 @@ def decode_turn_s(
 
     References
     ----------
-    Karp 1978, "A characterization of the minimum cycle mean in a digraph", doi:10.1016/0012-365X(78)90011-0: the larger of
-    two cycle times, that of a micro-batch and that of a stage.
+    Karp 1978, "A characterization of the minimum cycle mean in a digraph", doi:10.1016/0012-365X(78)90011-0.
     """
     slowest = np.maximum(largest_fraction * layers_s, last_fraction * layers_s + head_s)
     turn: Number = np.maximum(layers_s + head_s, micro_batches * slowest)

@@ -323,7 +323,7 @@ def wanted_replicas(autoscaling: Autoscaling, finished_per_s: float) -> int:
 
     References
     ----------
-    Kubernetes, "Horizontal Pod Autoscaling", algorithm details (ceiling of metric over target),
+    Kubernetes, "Horizontal Pod Autoscaling", algorithm details,
     https://kubernetes.io/docs/tasks/run-application/horizontal-pod-autoscale/.
     """
     wanted = ceil(finished_per_s / autoscaling.rate_per_s)

@@ -240,16 +240,23 @@ def test_no_model_of_an_era_weighs_more_than_a_certain_number_of_rows():
     assert model_weights(rows_of(start, 7, model="c")) == [1.0] * 7
 
 
-def test_a_number_that_few_rows_tell_is_that_of_its_generation():
-    """An era of today without rows takes the numbers of engines of today, one of the first generation those of the first."""
-    old, old_without = ("vllm", "0.5.0"), ("trtllm", "0.7.0")
-    start = start_hosts([ERA, OTHER, old, old_without])
-    slow = dict(start) | {(old, "step_s"): start[old, "step_s"] + SPREADS["step_s"]}
+def test_a_number_that_no_row_tells_is_that_of_engines_whose_hosts_run_the_same_code():
+    """An era of today takes the numbers of engines of today, one of vLLM's first engine those of the same; compiled engines stay where they start.
+
+    What was measured of an engine by itself is not taken from another one.
+    """
+    old, old_without, compiled = ("vllm", "0.7.0"), ("vllm", "0.5.0"), ("trtllm", "0.7.0")
+    start = start_hosts([ERA, OTHER, old, old_without, compiled])
+    slow = dict(start)
+    for name in ("step_s", "sequence_s"):
+        slow[old, name] += SPREADS[name]
     rows = rows_of(start, 300) + rows_of(slow, 300, era=old)
     found = solved(rows, start, NOISE)
     assert found[OTHER, "step_s"] == pytest.approx(found[ERA, "step_s"], rel=0.05)
     assert found[old_without, "step_s"] == pytest.approx(found[old, "step_s"], rel=0.05)
     assert found[old, "step_s"] > 1.3 * found[ERA, "step_s"]
+    assert found[compiled, "step_s"] == pytest.approx(start[compiled, "step_s"])
+    assert found[old_without, "sequence_s"] == start[old_without, "sequence_s"] != found[old, "sequence_s"]
 
 
 def test_shared_numbers_come_from_all_eras_and_an_era_without_rows_gets_the_usual_ones():

@@ -20,13 +20,13 @@ from capplan.money.order import (
     machines_per_replica,
     order_of,
 )
-from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet import terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import machine_prices, sold_machines
-from capplan.readers.yaml_file import parse_yaml
 from capplan.report.answers.order import lines_texts, used_texts
-from capplan.scenario.scenario import read_scenario, scenario_from
+from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_in, asked_of
 from tests.oracles.test_survival import every_survivor
 from tests.shipped import price_by_hand
 
@@ -424,7 +424,7 @@ fleet: {hardware: [h100-sxm], tensor_parallel: [1, 2, 4, 8], pipeline_parallel: 
 
 def test_of_pools_with_as_many_gpus_those_are_planned_whose_machines_cost_less():
     """Ten GPUs either way: prefill on 6 x 1 in a four and two ones at $13.20 an hour, or on 3 x 2 in two fours at $16."""
-    asked = asked_fleet(scenario_from(parse_yaml(POOLS, "p.yaml"), Path()), offline=True)
+    asked = asked_in(POOLS)
     machines = (Machine("P", "four", "h100-sxm", 4, 8.0), Machine("P", "one", "h100-sxm", 1, 2.6))
     price = replace(price_by_hand(2.0), machines=machines)
     terms = replace(terms_of(asked), prices={"h100-sxm": price}, survive=NO_LOSS)
@@ -485,6 +485,43 @@ def test_a_network_that_is_slower_than_the_plan_counts_on_is_said(capplan, sku, 
         assert ("a replica spans" in shown) == bool(said)
 
 
+def test_servers_are_joined_by_the_network_of_the_machines_that_are_ordered(capplan):
+    """A replica of 16 GPUs over two a3-highgpu-8g counts on 15.6 GB/s for each, as if fleet.network said so."""
+    keys = ("fleet.machines=[a3-highgpu-8g]", "fleet.tensor_parallel=[8]", "fleet.pipeline_parallel=[2]", "prices={}")  # fmt: skip
+    words = ("--offline", "--hardware", "h100-sxm", *(word for key in keys for word in ("--set", key)))
+    answers = {}
+    for network in ("", "15.625 GB/s", "50 GB/s"):
+        own = ("--set", f"fleet.network={network}") if network else ()
+        said = json.loads(capplan("fleet", SMALL, *words, *own, "--format", "json").out)
+        answers[network] = said["result"]["chosen"]
+    ordered, stated, usual = answers.values()
+    assert ordered["ttft_s"] == stated["ttft_s"]
+    assert ordered["ttft_s"]["p95"] > usual["ttft_s"]["p95"]
+    shown = " ".join(capplan("fleet", SMALL, *words, "--assumptions").out.split())
+    assert "servers of h100-sxm are joined as those of a3-highgpu-8g are: 15.6 GB/s for each GPU" in shown
+    assert "a replica spans" not in shown
+
+
+SINGLES = """name: p
+model: llama-3.1-8b
+weight_dtype: fp8
+traffic: [{name: agent, request_rate: 9 req/s, input_tokens: {mean: 1500, p95: 3000}, output_tokens: {mean: 250, p95: 600}}]
+slo: {ttft_p95: 1.5 s, tpot_p95: 40 ms}
+fleet: {hardware: [l40s], tensor_parallel: [1], pipeline_parallel: 1, disaggregation: only, providers: [AWS]}
+"""
+
+
+def test_caches_that_go_between_slower_machines_than_the_plan_counts_on_are_said(capplan, tmp_path):
+    """Pools of single GPUs: a g6e.xlarge carries 2.5 GB/s, and eight L40S of a g6e.48xlarge, which replicas over servers take, 6.25 GB/s each."""
+    scenario = tmp_path / "pools.yaml"
+    scenario.write_text(SINGLES, encoding="utf-8")
+    shown = " ".join(capplan("fleet", scenario, "--offline").out.split())
+    said = "KV caches go between g6e.xlarge, whose network carries 2.5 GB/s for each GPU, and the plan counts on 6.25 GB/s"
+    assert f"{said}: plan with fleet.network: 2.5 GB/s" in shown
+    slower = " ".join(capplan("fleet", scenario, "--offline", "--set", "fleet.network=2.5 GB/s").out.split())
+    assert "KV caches go between" not in slower
+
+
 @pytest.mark.parametrize(("span", "busy", "lots"), [
     (1, 1, 1), (1, 17, 1), (1, 18, 2), (2, 8, 1), (2, 9, 2), (8, 1, 1), (8, 2, 2), (10, 1, 2), (16, 2, 3), (18, 1, 2), (20, 1, 4),
 ])  # fmt: skip
@@ -535,7 +572,7 @@ def test_a_rack_that_is_sold_whole_is_ordered_whole_and_the_first_line_costs_tha
         "slo: {ttft_p95: 2 s, tpot_p95: 50 ms}\nfleet: {hardware: [gb200], providers: [CoreWeave]}\n",
         encoding="utf-8",
     )
-    asked = asked_fleet(read_scenario(scenario), offline=True)
+    asked = asked_of(scenario)
     plan = fleet_for(asked).chosen
     (line,) = plan.order.lines
     assert (line.machine.sku, line.count, line.machine.region) == ("gb200-4x", 18, "US-EAST-01A")

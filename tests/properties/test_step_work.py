@@ -45,6 +45,7 @@ from capplan.phases.step import (
     decode_step_costs,
     prefill_attention_costs,
     prefill_step_costs,
+    stage_transfer_cost,
     token_costs,
 )
 from capplan.phases.token_work import tower_costs
@@ -168,10 +169,18 @@ def test_every_layer_reduces_twice_and_logits_are_gathered_once(step):
     assert costs["logit_gather"].seconds == near(0.75 * 2 * VOCABULARY * positions / 1e9)
 
 
-def test_hidden_states_hop_between_stages():
+def test_hidden_states_and_residuals_hop_between_stages():
     costs = by_name(decode(dense(), ideal_rates(link_bytes_per_s=1e9), sharding=Sharding(1.0, 3.0)))
-    assert costs["stage_transfer"].sent_bytes == near(2 * 2 * HIDDEN * 6)
-    assert costs["stage_transfer"].seconds == near(2 * 2 * HIDDEN * 6 / 1e9)
+    assert costs["stage_transfer"].sent_bytes == near(2 * 2 * 2 * HIDDEN * 6)
+    assert costs["stage_transfer"].seconds == near(2 * 2 * 2 * HIDDEN * 6 / 1e9)
+
+
+@pytest.mark.parametrize(("tensor", "stages", "crossing"), [(8, 2, 1), (4, 2, 0), (4, 4, 1), (2, 8, 1), (8, 4, 3), (3, 6, 2)])  # fmt: skip
+def test_hops_between_servers_cross_the_network(tensor, stages, crossing):
+    """Stages fill servers of eight one after the other: hops are counted by hand from where each stage begins."""
+    link = replace(ideal_rates(link_bytes_per_s=1e12).link, network_bytes_per_s=1e6, domain_devices=8.0)
+    cost = stage_transfer_cost(4096.0 * tensor, Sharding(float(tensor), float(stages)), link)
+    assert cost.seconds == pytest.approx(2 * crossing * 4096.0 / 1e6, rel=1e-3, abs=1e-6)
 
 
 def test_norms_over_all_heads_exchange_two_mean_squares_for_each_token():

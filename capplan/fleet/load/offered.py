@@ -55,7 +55,7 @@ def split_by_prefix(requests: Requests, replicas: int) -> list[Requests]:
 
     References
     ----------
-    https://github.com/ai-dynamo/dynamo, docs/router: the cost of a worker is what it would have to compute, weighted, and what it is computing.
+    https://github.com/ai-dynamo/dynamo, docs/router.
     """
     if replicas == 1 or requests.block_ids is None or requests.block_counts is None:
         return split_round_robin(requests, replicas)

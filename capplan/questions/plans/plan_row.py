@@ -15,12 +15,13 @@ from capplan.fleet.answer import Certainty
 from capplan.fleet.group import Group
 from capplan.fleet.load.demand import planned_demand
 from capplan.fleet.plan import Plan
+from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.order import OrderLine
 from capplan.money.price import ChosenPrice, usd_per_month
 from capplan.questions.fleet import AskedFleet
-from capplan.readers.catalogue.hardware import sku_of
+from capplan.readers.catalogue.hardware import network_of_sku
 from capplan.readers.catalogue.models import model_source
 from capplan.readers.catalogue.scenarios import scenario_folder
 from capplan.readers.plan_file import COMPOSED, StatedGroup, StatedPlan
@@ -321,7 +322,7 @@ def _launch(asked: AskedFleet, plan: Plan) -> dict[str, Any]:
 
 
 def slower_networks(plan: Plan) -> dict[str, tuple[float, float]]:
-    """Return the machines that one replica spans and whose network is slower than the plan counts on.
+    """Return the machines whose network is slower than the plan counts on, of those that one replica spans or between which KV caches go.
 
         m / g < b (1 - 10^-3)
 
@@ -330,12 +331,13 @@ def slower_networks(plan: Plan) -> dict[str, tuple[float, float]]:
     sku -> rates for each GPU [B/s]: m / g of the machine, whose network carries m for g GPUs, and b, which the plan counts on
     """
     found = {}
+    link = plan.transfer.terms if plan.transfer is not None else None
+    sent = link is not None and link.bytes_per_s is None and link.name == LinkTerms().name
     for group in plan.groups:
         counted = group.layout.device.network_bytes_per_s
         for placed in group.order.placed() if group.order and counted else ():
-            known = sku_of(placed.machine.sku) if placed.span > 1 else None
-            each = known.record.network / known.record.gpus if known and known.record.network else inf
-            if counted and each < counted * (1.0 - 1e-3):
+            each = network_of_sku(placed.machine.sku) if placed.span > 1 or sent else None
+            if counted and each is not None and each < counted * (1.0 - 1e-3):
                 found[placed.machine.sku] = (each, counted)
     return found
 

@@ -505,6 +505,18 @@ def sku_of(name: str) -> KnownMachine | None:
     return next((known for known in known_machines() if normalised(known.record.sku) == wanted), None)
 
 
+def network_of_sku(sku: str) -> float | None:
+    """Return the network of a machine for each of its devices [B/s]; None where no list states it.
+
+    Examples
+    --------
+    >>> network_of_sku("a3-highgpu-8g"), network_of_sku("mine")
+    (15625000000.0, None)
+    """
+    known = sku_of(sku)
+    return known.record.network / known.record.gpus if known and known.record.network else None
+
+
 def _unknown_device(name: str) -> InputError:
     """Return the error for a name that is not in the catalogue: a machine, a shared GPU, or no name that is known."""
     if (sold := sku_of(name)) is not None:
