@@ -297,9 +297,8 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     demand = demand_of(scenario)
     networks = _with_prompt_work(scenario, networks, demand)
     scenario, budget_assumed = budgeted(scenario, demand, networks)
-    assumed += budget_assumed
     first = next(iter(networks.values()))
-    assumed += adapter_assumptions(first, "lora")
+    assumed += [*budget_assumed, *adapter_assumptions(first, "lora")]
     drafting, draft_assumed = _drafting(scenario, first, offline=offline)
     engine = _profile(scenario, first)
     kv_formats, kv_assumed = _kv_formats(scenario, first, engine)
