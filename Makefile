@@ -17,6 +17,7 @@
 #   make fuzz     new questions: laws over random inputs and over what commands print of them, files of every kind and texts of their grammars, command lines, plan files, exports and calls of the
 #                 library with small faults; SECONDS=600 SEED=1 (a ninth of the time each) KIND=config.json (files of one kind alone)
 #                 RECORD=1 (adds the cases to the figures of docs/evidence/reliability.md)
+#   make same     the JSON and files of every command, on the shipped scenarios and on random ones, next to those of another commit: SINCE=main RANDOM=60 SEED=7; an hour or two on two cores
 #   make oracle   every model type of the newest transformers against our reading of config.json, and which types are new; writes docs/models.md and the sample
 #                 that make test reads: SEED=1 CHANGED=2 (files with changed values for each type)
 #   make live     a running vLLM and llama.cpp's server with random weights on this processor, each in an environment of its own, next to what capplan predicts
@@ -37,6 +38,8 @@ VENV ?= .venv
 MUTANTS ?= 100
 SEED ?= 7
 SECONDS ?= 60
+SINCE ?= main
+RANDOM ?= 60
 WHEELS_PYTHON ?= 3.12
 OTHERS ?=
 LIVE ?= .live
@@ -64,7 +67,7 @@ LEDGERS := tests/oracles/test_billed.py tests/oracles/test_cash.py tests/oracles
 	tests/properties/test_budgets.py tests/properties/test_electricity.py tests/properties/test_hosted_bills_by_events.py tests/properties/test_hosted_laws.py \
 	tests/properties/test_money_by_hand.py tests/properties/test_money_of_pools.py tests/properties/test_owned_machines.py tests/properties/test_one_price.py
 
-.PHONY: plan test money long old-processor lint check bench golden docs page site mutants fuzz constraints audit installs reliability oracle live wheels pictures release clean
+.PHONY: plan test money long old-processor lint check bench golden docs page site mutants fuzz same constraints audit installs reliability oracle live wheels pictures release clean
 .DEFAULT_GOAL := plan
 
 plan: $(VENV)/.ready
@@ -122,6 +125,9 @@ ifeq ($(KIND),)
 else
 	$(BIN)/python -m tests.fuzz.readers --seconds $(SECONDS) --seed $(SEED) --kind $(KIND)
 endif
+
+same: $(VENV)/.ready-test
+	$(BIN)/python -m tests.fuzz.same_answers since $(SINCE) --random $(RANDOM) --seed $(SEED)
 
 constraints: $(BIN)/python
 	$(BIN)/python -m tests.installs.lock

@@ -138,6 +138,16 @@ def counts(root: Path) -> dict[str, int]:
                 f"{part}: of them with one statement": sum(len(body_of(node)) == 1 for _, node in once),
                 f"{part}: pairs of classes that share most fields": len(pairs(sources)),
             }
+        else:
+            imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+            doors = Counter(
+                (node.module, name.name)
+                for node in imports
+                if str(node.module).startswith("capplan")
+                for name in node.names
+            )
+            found[f"{part}: names of the package that they import"] = len(doors)
+            found[f"{part}: imports of these names"] = doors.total()
         for kind, name in SPELLINGS.items():
             found[f"{part}: files that name {kind} ({name})"] = sum(name in item.text for item in sources)
     return found

@@ -122,9 +122,9 @@ class Program:
         return Ran(code, caught.out, caught.err)
 
     def result(self, *words, code=0):
-        """Return the result in JSON of a command line that is answered with this code."""
+        """Return the result in JSON of a command line that is answered with this code, or one of these."""
         ran = self(*words, *(() if "--format" in " ".join(map(str, words)) else ("--format", "json")))
-        assert ran.code == code, ran.err
+        assert ran.code in (code if isinstance(code, tuple) else (code,)), ran.err
         return json.loads(ran.out)["result"]
 
     def refused(self, *words):

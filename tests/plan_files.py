@@ -3,6 +3,8 @@
 import copy
 import json
 
+import pytest
+
 from capplan.cli.main import main
 from capplan.readers.plan_file import result_digest
 from tests.files import written_to
@@ -23,6 +25,16 @@ def fleet_plan(scenario, *words, at=None):
     plan = at or scenario.with_name("plan.json")
     assert main(["fleet", str(scenario), *words, "-o", str(plan), "--offline"]) == 0
     return plan
+
+
+def plan_of_file_with(content, name):
+    """Return a fixture for the tests of a module: the path of the plan of a scenario, found on few requests, which stands beside it."""
+
+    @pytest.fixture(scope="module")
+    def path(tmp_path_factory, few_requests):
+        return fleet_plan(written_to(tmp_path_factory.mktemp("plans") / name, content))
+
+    return path
 
 
 def plan_in(folder, *settings):

@@ -89,6 +89,8 @@ class MemoryRules:
     """Sliding layers keep every token, as full ones do, unless a window is set for the cache."""
     window_tokens_ratio: float | None = None
     """Tokens of the sliding-window pool for each token of the full pool; None: one shared pool."""
+    compressed_window_ratio: float | None = None
+    """The same of compressed attention, whose waiting tokens are in rings (`memory.ring_pools`); None: its layout is not known, or is vLLM's."""
     state_pool_ratio: float | None = None
     """Bytes of the pool of recurrent states for each byte of the KV pool; None: states live in blocks."""
     recurrent_format: str | None = None
@@ -130,6 +132,9 @@ class StepRules:
     data-parallel group)."""
     gather_steps: int = 0
     """Further steps to wait once enough prompts are there."""
+    hold_seats: int = 0
+    """Prompts that are enough still wait until as many sequences may join each data-parallel group as one step of a group took at most so far
+    (SGLang: --enable-prefill-delayer); the number of groups, and 1 in a profile; 0: they do not."""
     poll_steps: int = 0
     """Steps of a running batch between two looks for new prompts (SGLang: scheduler_recv_interval)."""
     asynchronous: bool = False

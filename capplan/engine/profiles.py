@@ -332,6 +332,14 @@ _SGLANG_BASE = EngineProfile(
 _DRAFTING = 48
 """`max_running_requests` with drafts: srt/server_args.py of 0.4.6 to 0.5.9, srt/arg_groups/speculative_hook.py after."""
 
+_SGLANG_WIDE = replace(
+    _SGLANG_BASE,
+    version="0.4.6",
+    servers_exchange=_DEEPEP,
+    overlapped_steps=_OVERLAPPED,
+    drafting_sequences=_DRAFTING,
+)
+
 _PIECEWISE = PrefillCapture(latent=True, grouped=False, delta=True)
 _QWEN3_5 = frozenset({"qwen3_5", "qwen3_5_moe"})
 _TOWERS_0_5_20 = _QWEN3_5 | {
@@ -346,28 +354,20 @@ _TOWERS_0_5_22 = _TOWERS_0_5_20 | {"minimax_m3_vl", "qwen4_exp"}
 
 
 def _capturing(version: str, capture: PrefillCapture) -> EngineProfile:
-    memory, rules = replace(_SGLANG_MEMORY, prefill_capture=capture), (SGLANG_DSA_CACHE, SGLANG_V4_CACHE)
+    memory = replace(_SGLANG_MEMORY, prefill_capture=capture, compressed_window_ratio=0.1)
+    rules = (SGLANG_DSA_CACHE, SGLANG_V4_CACHE)
     return replace(
-        _SGLANG_BASE,
+        _SGLANG_WIDE,
         version=version,
         memory=memory,
-        servers_exchange=_DEEPEP,
-        overlapped_steps=_OVERLAPPED,
         cache_rules=rules,
         model_sequences=dict.fromkeys(SGLANG_V4_CACHE.models, 256),  # srt/arg_groups/deepseek_v4_hook.py
-        drafting_sequences=_DRAFTING,
     )
 
 
 SGLANG: tuple[EngineProfile, ...] = (
     _SGLANG_BASE,
-    replace(
-        _SGLANG_BASE,
-        version="0.4.6",
-        servers_exchange=_DEEPEP,
-        overlapped_steps=_OVERLAPPED,
-        drafting_sequences=_DRAFTING,
-    ),
+    _SGLANG_WIDE,
     _capturing("0.5.10", _PIECEWISE),
     _capturing("0.5.15", replace(_PIECEWISE, latent=False)),
     _capturing("0.5.17", replace(_PIECEWISE, delta=False, towers=_QWEN3_5)),

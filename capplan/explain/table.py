@@ -23,6 +23,7 @@ from capplan.explain.subject import (
     is_written,
 )
 from capplan.fleet.plan import RANGE
+from capplan.memory.capacity import waiting_ring_bytes
 from capplan.model.parameters import parameters, weight_bytes_by_class
 from capplan.model.sharding import adapter_bytes_per_rank
 from capplan.model.weight_format import kv_bytes_per_element
@@ -353,6 +354,11 @@ def _available(of: Subject) -> _Found:
     rules = of.spec.profile.memory
     _, (formula, letters) = _BUDGETS[rules.budget]
     estimate = rules.budgeted_graph_fraction
+    tight, _ = tightest_card(of.spec)
+    rings = float(np.max(waiting_ring_bytes(of.spec.network, plans_of([tight]).launch, rules)))
+    if rings:
+        part = input_of("y", "waiting_ring_bytes", rings, "derived", of.engine)
+        return f"{formula} - y", [*_of_a_budget(of, letters), part]
     if rules.budget != "utilisation" or not estimate:
         return formula, _of_a_budget(of, letters)
     part = input_of("e", "budgeted_graph_fraction", estimate, "assumed", of.engine)

@@ -273,8 +273,39 @@ def _compressed_capacity(
     if rules.budget == "utilisation" and not shares_entries(mixers):
         tokens, sequences, size = packed_capacity(whole, packed_layout(mixers, element), context, step)
         return tokens, sequences, size * share
+    if rules.compressed_window_ratio is not None and not shares_entries(mixers):
+        from capplan.memory.ring_pools import pooled_capacity
+
+        ratio = rules.compressed_window_ratio
+        tokens, sequences, size = pooled_capacity(whole, mixers, element, context, step, ratio)
+        return tokens, sequences, size * share
     tokens, sequences, size = summed_capacity(whole, mixers, element, context, step, launch.block_tokens)
     return tokens, sequences, size * share
+
+
+def waiting_ring_bytes(
+    network: Network, launch: Launch, rules: MemoryRules, *, drafts: bool = False
+) -> Number:
+    """Return what a device keeps for waiting tokens of the sequences that may run, whatever runs; see `ring_bytes`.
+
+    Examples
+    --------
+    None without compressed attention:
+
+    >>> from capplan.engine.lookup import profile
+    >>> from capplan.model.network import Layer, Projection
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> network = Network("n", "t", 8, 10, (Layer((), ()),), head, True, 80)
+    >>> launch = Launch(1.0, 1.0, 1.0, 1.0, 8e9, 2.0, 100.0, 64.0, 2048.0, 0.9, 16.0)
+    >>> waiting_ring_bytes(network, launch, profile("sglang").memory)
+    0.0
+    """
+    mixers = compressed_layers(network) if rules.compressed_window_ratio is not None else []
+    if not mixers or shares_entries(mixers):
+        return 0.0
+    from capplan.memory.ring_pools import ring_bytes
+
+    return ring_bytes(mixers, launch.max_num_seqs, drafts=drafts)
 
 
 def reserved_bytes_per_sequence(network: Network, launch: Launch, profile: EngineProfile) -> Number:

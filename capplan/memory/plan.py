@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.engine.profile import EngineProfile
-from capplan.memory.capacity import Stage, cache_capacity, stages_of, state_blocks
+from capplan.memory.capacity import Stage, cache_capacity, stages_of, state_blocks, waiting_ring_bytes
 from capplan.memory.launch import Launch
 from capplan.memory.rank import (
     exchange_buffer_bytes,
@@ -197,18 +197,19 @@ def _stage_plan(stage: Stage, network: Network, launch: Launch, profile: EngineP
     else:
         runtime = runtime + buffers
     total, fraction = launch.device_memory_bytes, launch.memory_fraction
+    rings = waiting_ring_bytes(stage.network, launch, rules)
     if rules.budget == "utilisation":
         usable: Number = fraction * total
         available = usable - weights - activations - runtime - rules.budgeted_graph_fraction * graphs
     elif rules.budget == "static_fraction":
         usable = fraction * (total - runtime)
-        available = usable - weights
+        available = usable - weights - rings
     else:
         usable = total - runtime
         available = fraction * (usable - weights - activations)
     tokens, sequences, size = cache_capacity(available, network, launch, profile, stage.layer_share)
     warm = warmup_bytes(network, launch, profile) if stage.last else 0.0
-    left = total - late - weights - runtime - graphs - np.maximum(available, 0.0)
+    left = total - late - weights - runtime - graphs - rings - np.maximum(available, 0.0)
     return MemoryPlan(
         weight_bytes=weights,
         activation_bytes=activations,

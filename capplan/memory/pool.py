@@ -587,8 +587,8 @@ def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption
     >>> from capplan.model.network import CompressedAttention, Layer, Projection
     >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
     >>> network = Network("n", "t", 8, 10, (Layer((CompressedAttention(1, 16, 8, 128, 1),), ()),), head, True, 80)
-    >>> [len(layout_assumptions(network, profile(name).memory)) for name in ("vllm", "sglang")]
-    [0, 1]
+    >>> [len(layout_assumptions(network, profile(name).memory)) for name in ("vllm", "sglang", "trtllm")]
+    [0, 0, 1]
     """
     mixers = compressed_layers(network)
     if not mixers:
@@ -596,7 +596,7 @@ def layout_assumptions(network: Network, rules: MemoryRules) -> tuple[Assumption
     if shares_entries(mixers):
         what = "the cache of layers that share entries counts vectors and states only; the padding of pages is not modelled"
         return (Assumption(what, "the KV cache size that the engine prints at its start"),)
-    if rules.budget == "utilisation":
+    if rules.budget == "utilisation" or rules.compressed_window_ratio is not None:
         return ()
     what = "the cache of compressed attention counts vectors only; the padding of this engine is not modelled"
     return (Assumption(what, "--engine vllm"),)

@@ -171,6 +171,7 @@ def run_settings(
         hold_share=recipe.hold_share or 0.0,
         hold_prompts=int(recipe.hold_prompts == "group"),
         gather_steps=recipe.gather_steps or 0,
+        hold_seats=int(recipe.hold_seats == "group"),
         poll_steps=recipe.poll_steps or 0,
         asynchronous=engine.asynchronous if recipe.asynchronous is None else recipe.asynchronous,
     )

@@ -354,6 +354,7 @@ def replica_scheduling(engine: Scheduling, sharding: Sharding) -> Scheduling:
         max_num_batched_tokens=engine.max_num_batched_tokens * groups * stages,
         hold_tokens=engine.hold_tokens * groups,
         hold_prompts=engine.hold_prompts * groups,
+        hold_seats=engine.hold_seats * groups,
         asynchronous=engine.asynchronous and stages == 1,
     )
 

@@ -13,6 +13,7 @@ from capplan.assumption import Assumption, Label
 from capplan.engine.lookup import graph_max_sequences, tier
 from capplan.errors import DoesNotFitError, InputError
 from capplan.hardware.device import engine_memory_bytes
+from capplan.memory.capacity import waiting_ring_bytes
 from capplan.model.network import Layer, Network
 from capplan.model.parameters import draft_layer, draft_layers_per_layer
 from capplan.model.sharding import Sharding, weight_bytes_per_rank
@@ -353,7 +354,7 @@ def target_and_draft_memory(
         per_draft = _per_sequence_bytes(served, context_tokens) if draft.caches else 0.0
     per_target = _per_sequence_bytes(spec, context_tokens)
     with_drafts = per_target + draft_tokens * _recurrent_bytes(spec)
-    left = alone - held
+    left = alone - held - _more_rings_bytes(spec)
     if left <= 0.0 and isinstance(draft, DraftModel):
         raise DoesNotFitError(
             f"{spec.network.name} with the draft {draft.spec.network.name} does not fit on {spec.devices} x "
@@ -389,6 +390,15 @@ def _recurrent_bytes(spec: ReplicaSpec) -> float:
     mixers = (mixer for layer, _ in spec.network.distinct_layers for mixer in layer.mixers)
     recurrent = any(part.recurrent for mixer in mixers for part in mixer.description.state_parts)
     return _per_sequence_bytes(spec, 0.0) if recurrent else 0.0
+
+
+def _more_rings_bytes(spec: ReplicaSpec) -> float:
+    """Return what the rings of waiting tokens of one device take more with drafts: see `memory.ring_pools`."""
+    launch, rules = plans_of([spec]).launch, spec.profile.memory
+    of_drafts, alone = (
+        waiting_ring_bytes(spec.network, launch, rules, drafts=drafts) for drafts in (True, False)
+    )
+    return float(np.max(of_drafts - alone))
 
 
 def speculating_replica(

@@ -27,6 +27,8 @@ _T = "traffic[]."
 _POOLING = "and runner: pooling generates no tokens; leave it out"
 _LEAVE = "leave one of them out"
 _SOURCES = "give either draft or draft_step_time, e.g. draft_step_time: 2 ms, or a method that needs none of them: eagle, mtp, dspark, medusa, ngram"
+LIMITS = sorted(key for key in Promise.model_fields if key not in ("confidence", "outside"))
+"""Keys of `slo` that are targets."""
 _GROWTH = "given; give one of them, e.g. {per_month: 6 %, months: 18}"
 
 EXCLUSIONS: Mapping[str, str] = {
@@ -50,6 +52,10 @@ EXCLUSIONS: Mapping[str, str] = {
         f"traffic[].{key} with traffic[].requests": "is for continuous traffic; a batch job is paid for while it runs, so leave it out"
         for key in MEANS
     },
+    **{
+        f"traffic[].arrival_cv with traffic[].{follows}": f"says how requests arrive by themselves, and those of {follows} follow responses and think times; leave it out"
+        for follows in ("users", "turns")
+    },
     "traffic[].mean_rate with traffic[].users": "cannot be given for users, whose rate depends on the response time; give daily_curve or active_hours",
     **{
         f"traffic[].outside.{key} without traffic[].outside.tool_calls": "is of one tool call; say how many there are, e.g. tool_calls: 3"
@@ -60,6 +66,11 @@ EXCLUSIONS: Mapping[str, str] = {
     "traffic[].added_tokens without traffic[].turns": "is what later turns add; give turns, e.g. turns: 8",
     "traffic[].turns without traffic[].think_time": "needs think_time, e.g. think_time: 5 s",
     "traffic[].turns without traffic[].added_tokens": "needs added_tokens, e.g. added_tokens: {mean: 800, p95: 3000}",
+    f"slo.confidence without {' or '.join(f'slo.{key}' for key in LIMITS)}": "is the probability of meeting the targets, and there are none; e.g. ttft_p95: 800 ms, or leave confidence out",
+    "fleet.burst without traffic[].trace": "multiplies the busiest minute of a trace, and no traffic has one; e.g. traffic: [{trace: requests.csv}], or write the peak into request_rate and leave burst out",
+    "fleet.survive with fleet.spare_replicas": f"says what spare_replicas: N says, which is {{replica: N}}; {_LEAVE}",
+    "commitments.interest without commitments.reserved_1y.upfront or commitments.reserved_3y.upfront": "is paid on what a reservation costs upfront, and none has an upfront part; e.g. reserved_1y: {upfront: 50 %}",
+    "energy.gpus_per_server without energy.rack_limit": "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW",
     "speculation with runner: pooling": f"drafts tokens of outputs, {_POOLING}",
     "speculation with speculation.draft and speculation.draft_step_time": _SOURCES,
     "speculation with speculation.method: draft-model without speculation.draft or speculation.draft_step_time": _SOURCES,
@@ -126,7 +137,7 @@ EXCLUSIONS: Mapping[str, str] = {
     "kv_offload with prefix_caching: false": f"holds prefixes, and prefix_caching is false; {_LEAVE}",
     **{
         f"slo.{key} with runner: pooling": f"limits the time between tokens, {_POOLING}"
-        for key in sorted(Promise.model_fields)
+        for key in LIMITS
         if key.startswith(("tpot", "itl"))
     },
     "fleet.disaggregation with runner: pooling": f"hands prompts over to a decode pool, {_POOLING}",
@@ -138,6 +149,7 @@ EXCLUSIONS: Mapping[str, str] = {
         f"fleet.mix with {keys}": f"not with {keys}: {why}; {_LEAVE}"
         for keys, why in {
             "fleet.disaggregation": "each group would be a pair of pools, and pairs are not searched for part of the requests",
+            "speculation.draft_step_time": "a stated time is that of one kind of GPU; speculation.draft names a model whose time is predicted on each",
             "fleet.max_gpus": "the cheapest fleets of the parts are found one by one, and the limit is on all of them; fleet.max_machines limits each kind",
             "budget and commitments": "the mix is the cheapest by the price of prices.commitment, so none within a budget by commitments would not mean that there is none",
             "cascade": "its two models have fleets of their own, and each is searched separately",
@@ -156,14 +168,17 @@ _ROWS = [
 
 def note_exclusions(reading: Reading, file: ScenarioFile) -> None:
     """Note the keys of a scenario that exclude each other; what follows from them is not reported too."""
+    every = range(len(file.traffic))
     for stated, absent, why in _ROWS:
         by_line = any(key.startswith(_T) for key in stated)
-        for line in range(len(file.traffic)) if by_line else (0,):
+        for line in every if by_line else (0,):
             if not all(_stated(file, key, line) for key in stated):
                 continue
             paths = [_path(key, line) for key in (*stated, *absent)]
             known = any(path in reading.excluded for path in paths)
-            if not known and not any(_stated(file, key, line) for key in absent):
+            if not known and not any(
+                _stated(file, key, at) for key in absent for at in ((line,) if by_line else every)
+            ):
                 reading.reject(paths[0], why, *paths)
                 reading.excluded.append(paths[0])
 

@@ -19,7 +19,6 @@ from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import MOST_RATE_PER_S, Reading
 from capplan.scenario.scenario_file import (
     Budget,
-    Commitments,
     Growth,
     Scenario,
     ScenarioFile,
@@ -59,20 +58,9 @@ def note_other_prices(reading: Reading, prices: Prices) -> None:
         )
 
 
-def _note_unused_interest(reading: Reading, section: Commitments | None) -> None:
-    """Note interest on upfront parts if no reservation has one."""
-    if section is None or "interest" not in section.model_fields_set:
-        return
-    if not any(item and item.upfront for item in (section.reserved_1y, section.reserved_3y)):
-        at: KeyPath = ("commitments", "interest")
-        what = "is paid on what a reservation costs upfront, and none has an upfront part; e.g. reserved_1y: {upfront: 50 %}"
-        reading.reject(at, what)
-
-
 def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     """Note what contradicts itself in the keys about money."""
     section = file.commitments
-    _note_unused_interest(reading, section)
     if all(item.requests is not None for item in file.traffic):
         for key in ("commitments", "budget"):
             if getattr(file, key) is not None:
@@ -81,11 +69,6 @@ def note_odd_money(reading: Reading, file: ScenarioFile) -> None:
     least, most = (section.min_replicas or 1, section.max_replicas) if section else (1, None)
     if most is not None and most < least:
         reading.reject(("commitments", "max_replicas"), f"{most} is below min_replicas of {least}")
-    power = file.energy
-    if power and "gpus_per_server" in power.model_fields_set and power.rack_limit is None:
-        reading.reject(
-            ("energy", "gpus_per_server"), "belongs to rack_limit, and none is given; e.g. rack_limit: 40 kW"
-        )
     stated = file.prices.file or ""
     if file.prices.date is not None and not stated.lower().endswith(".csv"):
         what = "no prices.file needs it: every price of a YAML has its own date, and a catalogue CSV of SkyPilot has none"

@@ -221,9 +221,6 @@ def survival(reading: Reading, fleet: Fleet, classes: Sequence[RequestClass]) ->
 
 def _domain(reading: Reading, fleet: Fleet, classes: Sequence[RequestClass]) -> tuple[Domain, int]:
     stated = fleet.survive
-    if stated is not None and fleet.spare_replicas is not None:
-        why = f"spare_replicas: {fleet.spare_replicas} is survive: {{replica: {fleet.spare_replicas}}}; leave one of them out"
-        reading.reject(_AT, why)
     if stated is not None:
         unknown = next((name for name in stated if name not in DOMAINS), None)
         if unknown is not None:

@@ -89,11 +89,6 @@ def promised(reading: Reading, promise: Promise, classes: Sequence[RequestClass]
         for statistic in STATISTICS
         if (limit_s := getattr(promise, f"{metric}_{statistic}")) is not None
     )
-    if promise.confidence is not None and not targets:
-        raise reading.refuse(
-            ("slo", "confidence"),
-            "is the probability of meeting the targets, and there are none; e.g. ttft_p95: 800 ms, or leave confidence out",
-        )
     if not targets:
         reading.assume("no latency targets: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
     if promise.confidence is None and targets:
@@ -365,13 +360,7 @@ def _network_bytes_per_s(reading: Reading, fleet: Fleet) -> float | None:
 
 def _limits(reading: Reading, file: ScenarioFile, classes: tuple[RequestClass, ...]) -> FleetLimits:
     defaults, fleet = FleetLimits(()), file.fleet
-    if fleet.burst is not None and not any(item.trace for item in file.traffic):
-        why = (
-            "multiplies the busiest minute of a trace, and no traffic has one; e.g. traffic: [{trace: requests.csv}], "
-            "or write the peak into request_rate and leave burst out"
-        )
-        reading.reject(("fleet", "burst"), why, ("traffic",))
-    elif fleet.burst is not None:
+    if fleet.burst is not None:
         reading.assume(
             f"sized for bursts of {fleet.burst:g} times the busiest minute of a trace", "fleet.burst"
         )
@@ -412,11 +401,6 @@ def mix_by(reading: Reading, file: ScenarioFile) -> MixBy:
     by = file.fleet.mix or FleetLimits(()).mix
     if by == "off":
         return by
-    if file.speculation is not None and file.speculation.draft_step_time:
-        why = "a stated time is that of one kind of GPU; speculation.draft names a model whose time is predicted on each"
-        reading.reject(
-            ("fleet", "mix"), f"not with speculation.draft_step_time: {why}; leave one of them out"
-        )
     reading.assume(
         "the router knows the class of a request, or the length of its prompt, before it chooses a fleet, or deals requests out by weight",
         "fleet.mix",

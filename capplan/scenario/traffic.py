@@ -273,13 +273,8 @@ def _arrival_cv(
     reading: Reading, item: Traffic, index: int, source: _Source, sessions: Sessions | None
 ) -> float:
     """Return the burstiness of arrivals as it is stated, else as the trace has it, else that of a Poisson process."""
-    follows = "users" if item.users is not None else "turns" if sessions is not None else None
-    if follows:
-        if item.arrival_cv is not None:
-            key: KeyPath = ("traffic", index, "arrival_cv")
-            why = f"says how requests arrive by themselves, and those of {follows} follow responses and think times; leave it out"
-            reading.reject(key, why)
-        elif item.users is None:
+    if item.users is not None or sessions is not None:
+        if item.users is None:
             said = "plans take turns for a Poisson process, of which as many are in flight as of sessions that wait for their responses"
             reading.assume(f"{item.name}: {said}", "fleet.headroom")
         return 1.0

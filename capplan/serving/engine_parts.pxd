@@ -22,14 +22,17 @@ cpdef long long grown(double growth, long long steps) noexcept
 
 @cython.final
 cdef class PromptHold:
-    cdef public long long hold_steps, hold_tokens
+    cdef public long long hold_steps, hold_tokens, hold_seats
     cdef long long hold_prompts, gather_steps, poll_steps, looked, hold_from, gather_from
+    cdef long long group_tokens, most_pieces, pieces, tokens_left
     cdef public bint applies
-    cdef bint released
+    cdef bint released, lacks_seats
 
     cpdef void end(self) noexcept
     cpdef void look(self, long long step) noexcept
-    cpdef bint keeps(self, long long step, long long waiting, long long tokens) noexcept
+    cpdef void note_step(self) noexcept
+    cpdef void note_piece(self, long long tokens) noexcept
+    cpdef bint keeps(self, long long step, long long waiting, long long tokens, long long seats) noexcept
     cdef bint lacks_company(self, long long step, long long waiting, long long tokens) noexcept
     @cython.locals(steps=cython.longlong)
     cpdef long long steps_until_look(self, long long step) noexcept

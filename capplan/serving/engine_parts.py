@@ -113,11 +113,22 @@ class PromptHold:
     """Which steps waiting prompts stay out of: the engine polls its queue at intervals, or holds prompts back for a larger batch."""
 
     def __init__(
-        self, hold_steps: int, hold_tokens: int, hold_prompts: int, gather_steps: int, poll_steps: int
+        self,
+        hold_steps: int,
+        hold_tokens: int,
+        hold_prompts: int,
+        gather_steps: int,
+        poll_steps: int,
+        hold_seats: int,
+        group_tokens: int,
     ) -> None:
         """Hold back nothing yet; see Scheduling for the limits."""
         self.hold_steps, self.hold_tokens, self.hold_prompts = hold_steps, hold_tokens, hold_prompts
         self.gather_steps, self.poll_steps = gather_steps, poll_steps
+        self.hold_seats, self.group_tokens = hold_seats, group_tokens
+        self.most_pieces = 0  # pieces of prompts in the step of one group at most so far
+        self.pieces = self.tokens_left = 0  # of the group whose part of the present step is filled
+        self.lacks_seats = False  # enough prompts wait, but not enough sequences may join
         self.applies = hold_steps > 0 or poll_steps > 0
         self.looked = 0  # step at which the queue was polled last
         self.hold_from = -1  # step since which new prompts are held back for a larger batch; -1 if none is
@@ -132,14 +143,30 @@ class PromptHold:
         """Note a step that was open to prompts."""
         self.looked, self.released = step, False
 
-    def keeps(self, step: int, waiting: int, tokens: int) -> bool:
-        """Return whether waiting prompts stay out of a step, given their number, and the tokens of a step with all of them."""
+    def note_step(self) -> None:
+        """Note that a step with prompts begins."""
+        self.pieces = self.tokens_left = 0
+
+    def note_piece(self, tokens: int) -> None:
+        """Note a piece of a prompt in a step: pieces fill the parts of the groups in turn."""
+        if tokens > self.tokens_left:
+            self.pieces, self.tokens_left = 0, self.group_tokens
+        self.pieces += 1
+        self.tokens_left -= tokens
+        self.most_pieces = max(self.most_pieces, self.pieces)
+
+    def keeps(self, step: int, waiting: int, tokens: int, seats: int) -> bool:
+        """Return whether waiting prompts stay out of a step: how many wait, the tokens of a step with all of them, and sequences that may join."""
+        self.lacks_seats = False
         if self.poll_steps and (step - self.looked) % self.poll_steps:
             return True
         if self.hold_steps and not self.released:
             if self.hold_from < 0:
                 self.hold_from = step
             if self.lacks_company(step, waiting, tokens):
+                return True
+            if self.hold_prompts <= waiting and seats < self.hold_seats * self.most_pieces:
+                self.lacks_seats = True
                 return True
             self.hold_from = self.gather_from = -1
             self.released = True
@@ -160,7 +187,7 @@ class PromptHold:
         steps = 1 << 60
         if self.poll_steps:
             steps = self.poll_steps - (step - self.looked) % self.poll_steps
-        if self.hold_steps and self.hold_from >= 0:
+        if self.hold_steps and self.hold_from >= 0 and not self.lacks_seats:
             if self.gather_from >= 0:
                 steps = min(steps, self.gather_steps - (step - self.gather_from))
             else:

@@ -342,10 +342,10 @@ class FlatEngine(FlatSteps):
         tokens = 0
         if self.hold.hold_tokens:
             tokens = sequences * self.query_tokens + self.waiting_tokens()
-        prompts = self.waiting
+        prompts, seats = self.waiting, self.max_num_seqs - sequences
         if self.data_groups > 1:  # each group needs a prompt that has a seat
-            prompts = min(prompts, self.max_num_seqs - sequences)
-        return self.hold.keeps(self.step, prompts, tokens)
+            prompts = min(prompts, seats)
+        return self.hold.keeps(self.step, prompts, tokens, seats)
 
     def take_over(self, row: int) -> bool:
         """Let a request that was prefilled elsewhere decode, if its blocks and its next token fit; return whether they do."""
@@ -459,8 +459,10 @@ class FlatEngine(FlatSteps):
         self.partial = -1
         self.hold.look(self.step)
         joined = self.kv.sequences
+        self.hold.note_step()
         for place in range(chunks):
             row = self.chunk_rows[place]
+            self.hold.note_piece(self.chunk_tokens[place])
             self.done[row] += self.chunk_tokens[place]
             self.prefill_tokens += self.chunk_tokens[place]
             if self.done[row] < self.prompt_now[row]:

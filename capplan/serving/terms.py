@@ -74,9 +74,10 @@ class EngineTerms(Scheduling):
         return self.id_tokens // self.block_tokens
 
     @property
-    def hold(self) -> tuple[int, int, int, int, int]:
+    def hold(self) -> tuple[int, int, int, int, int, int, int]:
         """Return the limits of a PromptHold."""
-        return self.hold_steps, self.hold_tokens, self.hold_prompts, self.gather_steps, self.poll_steps
+        limits = (self.hold_steps, self.hold_tokens, self.hold_prompts, self.gather_steps, self.poll_steps)
+        return (*limits, self.hold_seats, self.max_num_batched_tokens // max(self.hold_seats, 1))
 
     def stage_tokens(self, stages: int) -> float:
         """Return the token budget of a micro-batch; infinite without chunked prefill."""

@@ -30,6 +30,7 @@ from capplan.report.answers.calibrate import refit_answer
 from capplan.report.tables import grid_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
+from tests.asked import asked_of
 from tests.files import written_to
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -439,9 +440,8 @@ def test_a_measured_device_is_refitted_with_its_own_kernels_and_one_file_has_bot
     tpots = []
     for file in (written, path):
         words = shlex.split("--input-tokens 64 --output-tokens 32 --max-model-len 2048 --concurrency 1")
-        ran = capplan("estimate", "qwen3-0.6b", *words, *place, "--calibration", file)
-        assert ran.code == 0, ran.err
-        tpots.append(json.loads(ran.out)["result"]["tpot_s"]["mean"])
+        found = capplan.result("estimate", "qwen3-0.6b", *words, *place, "--calibration", file)
+        tpots.append(found["tpot_s"]["mean"])
     assert 0.04 < tpots[1] - tpots[0] < 0.06
 
 
@@ -475,26 +475,23 @@ def test_a_refit_on_some_measured_results_helps_the_others(measured, tmp_path):
 
 @pytest.mark.long
 def test_a_fleet_takes_the_refitted_host_of_its_device_alone(host_file):
-    from capplan.questions.fleet import asked_fleet
-    from capplan.scenario.scenario import read_scenario
-
     text = "\n".join([
         "name: chat", f"model: {MODEL}", f"calibration: {host_file}", "traffic:", "  - {name: chat, request_rate: 5 req/s, "
         "input_tokens: {mean: 500}, output_tokens: {mean: 100}}", "slo: {tpot_p95: 50 ms}", "fleet: {hardware: [%s]}",
     ])  # fmt: skip
     path = written_to(host_file.parent / "chat.yaml", text % "h100-sxm")
-    asked = asked_fleet(read_scenario(path), offline=True)
+    asked = asked_of(path)
     own, refitted_s = device("h100-sxm"), refitted_overhead(read_calibration_file(host_file).host).step_s
     assert asked.question.profile_on(own).host.step_s == pytest.approx(refitted_s)
     assert any("host times" in line.what for line in asked.assumptions)
     path.write_text(text % "h200-sxm, h100-sxm")
-    both = asked_fleet(read_scenario(path), offline=True)
+    both = asked_of(path)
     assert both.question.profile_on(own).host.step_s == pytest.approx(refitted_s)
     assert both.question.profile_on(device("h200-sxm")).host == profile("vllm").host
     assert any("h200-sxm keeps the host times" in line for line in both.warnings)
     path.write_text(text % "h200-sxm")
     with pytest.raises(InputError, match="refitted on h100-sxm, not on h200-sxm"):
-        asked_fleet(read_scenario(path), offline=True)
+        asked_of(path)
 
 
 def test_measured_rows_of_the_same_engine_device_and_version_take_the_refitted_host(host_file):
@@ -510,13 +507,12 @@ def test_measured_rows_of_the_same_engine_device_and_version_take_the_refitted_h
 
 
 def test_a_refit_is_compared_with_what_the_engine_has_here(capplan, host_file):
-    ran = capplan("calibrate", "--compare", host_file, "h100-sxm", "--format", "json")
-    assert ran.code == 0, ran.err
-    rows = {row["quantity"]: row for row in json.loads(ran.out)["result"]["rows"]}
+    found = capplan.result("calibrate", "--compare", host_file, "h100-sxm")
+    rows = {row["quantity"]: row for row in found["rows"]}
     assert rows["host vllm step_s"]["second"] == profile("vllm").host.step_s
     assert rows["host vllm step_s"]["ratio"] > 1.5
-    ran = capplan("calibrate", "--compare", host_file, host_file, "--format", "json")
-    assert all(row["agrees"] for row in json.loads(ran.out)["result"]["rows"] if row["ratio"] is not None)
+    found = capplan.result("calibrate", "--compare", host_file, host_file)
+    assert all(row["agrees"] for row in found["rows"] if row["ratio"] is not None)
 
 
 def test_a_refit_that_takes_kernels_beyond_the_datasheet_is_refused():

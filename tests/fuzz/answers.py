@@ -7,15 +7,11 @@ certainty says; k copies of a plan carry k times the load; a device's best plan 
 every page has one peak; no listed plan is as sure as a step of the ladder of certainty for less.
 """
 
-import json
 import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import count, pairwise
 from math import inf
-from pathlib import Path
 from random import Random
 
 from capplan.errors import Reason
@@ -27,20 +23,17 @@ from capplan.fleet.search.latencies import is_steady
 from capplan.fleet.search.one_layout import trial_of
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.simulation import FleetOutcome
-from capplan.questions.fleet import AskedFleet, asked_fleet, terms_of
+from capplan.questions.fleet import AskedFleet, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan
-from capplan.readers.yaml_file import parse_yaml
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestFlags, SpeculationFlags
 from capplan.scenario.engine_use import engine_use_of
-from capplan.scenario.scenario import scenario_from
 from capplan.serving.requests import Crowd
 from capplan.workload.request_class import Target
-from tests.fuzz.turns import arguments
-from tests.installs.environment import add_cases
+from tests.asked import asked_in
+from tests.fuzz.turns import Broken, laws_until_time_is_over
 
-ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("llama-3.1-8b", "Qwen/Qwen2.5-0.5B", "Qwen/Qwen3-30B-A3B", "openai/gpt-oss-20b", "Qwen/Qwen3-32B")
 DEVICES = {"l40s": 1.0, "a100-sxm-80gb": 2.5, "h100-sxm": 4.0, "h200-sxm": 4.5, "b200": 6.0}
 KINDS = (
@@ -73,14 +66,6 @@ LENGTHENED = 5
 MOST_REQUESTS = 250_000
 MOST_TURNS = 12_000
 """Of sessions, whose blocks are found in a cache one by one."""
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A law that a scenario breaks."""
-
-    law: str
-    words: str
 
 
 def lengths(random: Random, least: int, most: int) -> str:
@@ -152,11 +137,6 @@ def scenario_text(kind: str, random: Random) -> str:
         f"headroom: {random.choice([0, 10, 20])} %, spare_replicas: {random.choice([0, 0, 1])}{pools}}}\n"
         f"{drafts}prices: {{per_gpu_hour: {{{prices}}}}}\n"
     )
-
-
-def asked_of(text: str) -> AskedFleet:
-    """Return the question of a scenario that is a text."""
-    return asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True)
 
 
 def simulated(
@@ -321,7 +301,7 @@ def at_most_linear(text: str, answer: FleetAnswer, random: Random) -> list[Broke
     copies = random.choice([2, 3])
     if answer.chosen is None:
         return []
-    more = fleet_for(asked_of(times(text, copies)))
+    more = fleet_for(asked_in(times(text, copies)))
     pairs = [(answer.plans[0], more.plans[0] if more.plans else None)]
     if more.chosen and more.chosen.slo_met_probability <= answer.chosen.slo_met_probability + SURER:
         pairs.append((answer.chosen, more.chosen))
@@ -351,7 +331,7 @@ def times(text: str, copies: int) -> str:
 
 def alone_as_among(text: str, answer: FleetAnswer, random: Random) -> list[Broken]:
     """Hold that the best plan of one of the devices is the same without the others."""
-    asked = asked_of(text)
+    asked = asked_in(text)
     names = [device.name for device in asked.question.devices]
     if len(names) == 1:
         return []
@@ -367,8 +347,8 @@ def same_after_another(text: str, answer: FleetAnswer, random: Random) -> list[B
     """Hold that a search that shares what another question found, as levers do, finds what it finds by itself."""
     shared = SearchCache()
     other = times(text, random.choice([2, 3]))
-    fleet_for(replace(asked_of(other), cache=shared))
-    again = fleet_for(replace(asked_of(text), cache=shared))
+    fleet_for(replace(asked_in(other), cache=shared))
+    again = fleet_for(replace(asked_in(text), cache=shared))
     mine, its = ([_said(plan) for plan in each.plans] for each in (answer, again))
     return [Broken("cache", f"{its} after another question, {mine} by itself")] if its != mine else []
 
@@ -425,7 +405,7 @@ def one_ladder(answer: FleetAnswer) -> list[Broken]:
 
 def laws(text: str, random: Random) -> list[Broken]:
     """Return the laws that a scenario breaks."""
-    asked = asked_of(text)
+    asked = asked_in(text)
     answer = fleet_for(asked)
     seed = random.randint(1, 10**6)
     return [
@@ -444,28 +424,15 @@ def asked_question(kind: str, number: int) -> tuple[str, Random]:
     return scenario_text(kind, random), random
 
 
-def main(report: Callable[[str], None] = print) -> int:
-    """Ask until the time is over; 1 if a law was broken."""
-    given = arguments(__doc__, (*KINDS, *SLOW_KINDS))
-    kinds: Sequence[str] = [given.kind] if given.kind else KINDS
-    until, began_s, broken = time.monotonic() + given.seconds, time.process_time(), 0
-    number, cases = given.seed, Counter[str]()
-    while time.monotonic() < until:
-        for kind in kinds:
-            if time.monotonic() >= until:
-                break
-            text, random = asked_question(kind, number)
-            found = laws(text, random)
-            cases[kind] += 1
-            broken += bool(found)
-            for item in found:
-                report(f"FOUND {kind} {number}: {item.law}: {item.words}")
-        number += 1
-    if given.record:
-        add_cases("answers", cases, broken, time.process_time() - began_s)
-    report(json.dumps({"scenarios": cases.total(), "broken": broken, "seeds": [given.seed, number - 1]}))
-    return 1 if broken else 0
+def questions(seed: int, kind: str | None) -> Iterator[tuple[str, int]]:
+    """Yield kinds and numbers without end, all kinds in turn or only one."""
+    return ((each, number) for number in count(seed) for each in ([kind] if kind else KINDS))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    of_kind = (*KINDS, *SLOW_KINDS)
+    sys.exit(
+        laws_until_time_is_over(
+            "answers", __doc__, of_kind, questions, lambda *of: laws(*asked_question(*of))
+        )
+    )

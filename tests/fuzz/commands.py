@@ -24,7 +24,7 @@ from capplan.cli.main import main as capplan
 from capplan.scenario.scenario import read_scenario
 from docs.generators.scenario_keys import example, keys_of
 from tests.fuzz.readers import CONFIG, NAMED, SCENARIO, faulty, sealed
-from tests.fuzz.turns import arguments, asked_until_time_is_over
+from tests.fuzz.turns import asked_until_time_is_over
 
 CASES = 400
 """Of one command and seed, at most."""
@@ -369,12 +369,9 @@ def some(name: str, folder: Path, number: int) -> int:
     return done
 
 
-def main() -> int:
-    """Run command lines until the time is over; 1 where there was a finding."""
-    asked = arguments(__doc__, sorted(COMMANDS))
-    turns = {name: partial(some, name) for name in ([asked.kind] if asked.kind else COMMANDS)}
-    return asked_until_time_is_over("commands", turns, asked, lambda _, __: LAST[0])
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        asked_until_time_is_over(
+            "commands", __doc__, {name: partial(some, name) for name in COMMANDS}, lambda *_: LAST[0]
+        )
+    )

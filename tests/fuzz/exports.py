@@ -15,7 +15,7 @@ from random import Random
 
 from capplan.deploy.export import TARGETS
 from capplan.errors import InputError
-from tests.fuzz.turns import arguments, asked_until_time_is_over, quiet
+from tests.fuzz.turns import asked_until_time_is_over, quiet
 from tests.plan_files import plan_in
 from tests.properties.test_hostile_exports import HOSTILE, asked, exported, same_commands_and_keys
 
@@ -107,12 +107,5 @@ TURNS = {
 }
 
 
-def main() -> int:
-    """Export until the time is over; 1 where there was a finding."""
-    given = arguments(__doc__, sorted(TURNS))
-    turns = {given.kind: TURNS[given.kind]} if given.kind else TURNS
-    return asked_until_time_is_over("exports", turns, given, lambda *_: LAST)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(asked_until_time_is_over("exports", __doc__, TURNS, lambda *_: LAST))

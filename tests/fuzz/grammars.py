@@ -24,7 +24,7 @@ from capplan.readers.catalogue.models import read_model
 from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.trace import workload_of
 from tests.fuzz.readers import ROOT, SOUND, Kind, check
-from tests.fuzz.turns import arguments, asked_until_time_is_over
+from tests.fuzz.turns import asked_until_time_is_over
 
 CASES = 500
 """Of one kind and seed, at most."""
@@ -262,14 +262,12 @@ def some(name: str, folder: Path, number: int, cases: int = CASES) -> int:
     return read
 
 
-def main() -> int:
-    """Read until the time is over; 1 where there was a finding."""
-    asked = arguments(__doc__, sorted(KINDS))
-    turns = {name: partial(some, name) for name in ([asked.kind] if asked.kind else KINDS)}
-    return asked_until_time_is_over(
-        "grammars", turns, asked, lambda name, folder: (folder / KINDS[name].file).read_bytes()
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        asked_until_time_is_over(
+            "grammars",
+            __doc__,
+            {name: partial(some, name) for name in KINDS},
+            lambda name, folder: (folder / KINDS[name].file).read_bytes(),
+        )
+    )

@@ -19,7 +19,7 @@ from capplan.errors import CapplanError
 from capplan.library import ESTIMATE_OPTIONS, KV_OPTIONS
 from tests.fuzz.commands import SIGNED, numbers
 from tests.fuzz.readers import HOSTILE
-from tests.fuzz.turns import arguments, asked_until_time_is_over
+from tests.fuzz.turns import asked_until_time_is_over
 
 CASES = 1000
 """Of one function and seed, at most."""
@@ -143,12 +143,9 @@ def some(name: str, _folder: Path, number: int) -> int:
     return done
 
 
-def main() -> int:
-    """Call until the time is over; 1 where there was a finding."""
-    given = arguments(__doc__, sorted(CALLS))
-    turns = {name: partial(some, name) for name in ([given.kind] if given.kind else CALLS)}
-    return asked_until_time_is_over("library", turns, given, lambda *_: LAST)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        asked_until_time_is_over(
+            "library", __doc__, {name: partial(some, name) for name in CALLS}, lambda *_: LAST
+        )
+    )

@@ -30,7 +30,7 @@ from capplan.readers.plan_file import PlanFile, read_plan_file
 from capplan.report.answers.fleet import fleet_answer
 from capplan.scenario.scenario import scenario_from
 from tests.fuzz.readers import HOSTILE, SCENARIO, changed, places, sealed
-from tests.fuzz.turns import arguments, asked_until_time_is_over, quiet
+from tests.fuzz.turns import asked_until_time_is_over, quiet
 
 CASES = 2000
 """Of one kind and seed, at most."""
@@ -203,12 +203,5 @@ TURNS: Mapping[str, Callable[[Path, int], int]] = {
 }
 
 
-def main() -> int:
-    """Read files until the time is over; 1 where there was a finding."""
-    asked = arguments(__doc__, sorted(TURNS))
-    turns = {asked.kind: TURNS[asked.kind]} if asked.kind else TURNS
-    return asked_until_time_is_over("plans", turns, asked, lambda *_: LAST)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(asked_until_time_is_over("plans", __doc__, TURNS, lambda *_: LAST))

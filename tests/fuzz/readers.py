@@ -43,7 +43,7 @@ from capplan.recorded.results.read import read_results
 from capplan.recorded.traces.trace import read_trace, workload_of
 from capplan.scenario.scenario import read_scenario
 from capplan.scenario.workload_file import read_workload
-from tests.fuzz.turns import arguments, asked_until_time_is_over
+from tests.fuzz.turns import asked_until_time_is_over
 from tests.gguf_files import header, llama
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -472,16 +472,12 @@ def some(kind: Kind, folder: Path, number: int) -> int:
     return read
 
 
-def main() -> int:
-    """Read files until the time is over; 1 where there was a finding."""
-    asked = arguments(__doc__, sorted(NAMED))
-    turns = {
-        name: partial(some, NAMED[name]) for name in ([asked.kind] if asked.kind else [k.name for k in KINDS])
-    }
-    return asked_until_time_is_over(
-        "readers", turns, asked, lambda name, folder: [path.read_bytes() for path in folder.glob(name)]
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        asked_until_time_is_over(
+            "readers",
+            __doc__,
+            {name: partial(some, NAMED[name]) for name in NAMED},
+            lambda name, folder: [path.read_bytes() for path in folder.glob(name)],
+        )
+    )

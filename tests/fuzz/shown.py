@@ -10,12 +10,10 @@ import io
 import json
 import sys
 import tempfile
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from itertools import pairwise
+from functools import partial
+from itertools import count, pairwise
 from math import isclose, isfinite
 from pathlib import Path
 from random import Random
@@ -29,8 +27,7 @@ from capplan.fleet.search.search_cache import SearchCache
 from capplan.money.price import HOURS_PER_MONTH
 from tests.fuzz.answers import KINDS as TRAFFIC
 from tests.fuzz.answers import scenario_text
-from tests.fuzz.turns import arguments
-from tests.installs.environment import add_cases
+from tests.fuzz.turns import Broken, laws_until_time_is_over
 from tests.sweeps import share_runs, size_on_few_requests
 
 MODELS = (
@@ -51,14 +48,6 @@ CENT = 0.005
 """[$]; sums of rows are their totals to the cent."""
 LITTLE = 0.02
 """Part by which Little's law may be off."""
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A law that an answer breaks, where, and how."""
-
-    law: str
-    words: str
 
 
 Law = Callable[[str, Mapping[str, Any]], Iterator[Broken]]
@@ -157,14 +146,14 @@ def little(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
 
 def products(at: str, record: Mapping[str, Any]) -> Iterator[Broken]:
     """Per GPU times GPUs, per replica times replicas and an hour times the hours of a month are the total."""
-    for each, count, total in (
+    for each, factor, total in (
         ("output_tokens_per_s_per_gpu", "gpus", "output_tokens_per_s"), ("gpus_per_replica", "replicas", "gpus"),
     ):  # fmt: skip
-        known = numbers_of(record, each, count, total)
+        known = numbers_of(record, each, factor, total)
         if known and not close(known[0] * known[1], known[2], cents=0.0):
             yield Broken(
                 "products",
-                f"{at}: {each} {known[0]:.6g} x {count} {known[1]:g} is not {total} {known[2]:.6g}",
+                f"{at}: {each} {known[0]:.6g} x {factor} {known[1]:g} is not {total} {known[2]:.6g}",
             )
     each, hourly, order = record.get("usd_per_gpu_hour"), record.get("usd_per_hour"), record.get("order")
     if each and hourly and order:  # machines are whole, so GPUs that no replica uses are paid for too
@@ -662,40 +651,24 @@ def asked(kind: str, number: int) -> list[Broken]:
     return found
 
 
-def questions(seed: int) -> Iterator[tuple[str, int]]:
-    """Yield kinds and numbers without end, each kind as often as it weighs."""
+def questions(seed: int, of_kind: str | None) -> Iterator[tuple[str, int]]:
+    """Yield kinds and numbers without end, each kind as often as it weighs, or only one."""
     turn = [*(kind for kind, (_, weight) in QUESTIONS.items() for _ in range(weight)), "agree", "agree"]
-    number = seed * len(turn)
-    while True:
-        yield turn[number % len(turn)], number
-        number += 1
+    for number in count(seed * len(turn)):
+        if (kind := turn[number % len(turn)]) == (of_kind or kind):
+            yield kind, number
 
 
-def main(report: Callable[[str], None] = print) -> int:
-    """Ask until the time is over; 1 if a law was broken."""
-    given = arguments(__doc__, KINDS)
-    kinds: Sequence[str] = [given.kind] if given.kind else KINDS
-    until, began_s, broken = time.monotonic() + given.seconds, time.process_time(), 0
-    cases, runs = Counter[str](), SearchCache()
-    for kind, number in questions(given.seed):
-        if time.monotonic() >= until:
-            break
-        if kind not in kinds:
-            continue
-        with pytest.MonkeyPatch.context() as patch:
-            if kind != "agree":
-                size_on_few_requests(patch)
-                share_runs(patch, runs)
-            found = disagreements(number) if kind == "agree" else asked(kind, number)
-        cases[kind] += 1
-        broken += bool(found)
-        for item in found[:5]:
-            report(f"FOUND {kind} {number}: {item.law}: {item.words}")
-    if given.record:
-        add_cases("shown", cases, broken, time.process_time() - began_s)
-    report(json.dumps({"questions": cases.total(), "broken": broken, "seed": given.seed}))
-    return 1 if broken else 0
+def broken_by_question(kind: str, number: int, runs: SearchCache) -> list[Broken]:
+    """Return the laws that the answers to a question break; questions of one run share the runs of replicas."""
+    if kind == "agree":
+        return disagreements(number)
+    with pytest.MonkeyPatch.context() as patch:
+        size_on_few_requests(patch)
+        share_runs(patch, runs)
+        return asked(kind, number)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    broken_in = partial(broken_by_question, runs=SearchCache())
+    sys.exit(laws_until_time_is_over("shown", __doc__, KINDS, questions, broken_in))

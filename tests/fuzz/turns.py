@@ -3,20 +3,25 @@
 import argparse
 import contextlib
 import io
+import json
 import resource
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import TracebackType
+from typing import NamedTuple
 
 from tests.installs.environment import FIGURES, add_cases
 
 MOST_BYTES = 6 * 1024**3
 """Of address space: a case that wants more is a finding."""
+MOST_SHOWN = 5
+"""Laws that are printed of one answer."""
 
 Turn = Callable[[Path, int], int]
 """Asks the cases of a seed in a folder, and returns how many."""
@@ -69,9 +74,11 @@ class Findings:
 
 
 def asked_until_time_is_over(
-    fuzzer: str, turns: Mapping[str, Turn], asked: argparse.Namespace, shown: Callable[[str, Path], object]
+    fuzzer: str, about: str | None, turns: Mapping[str, Turn], shown: Callable[[str, Path], object]
 ) -> int:
-    """Ask until the time is over and return 1 where there was a finding; a kind with a finding is asked no more."""
+    """Ask what the command line says until the time is over and return 1 where there was a finding; a kind with a finding is asked no more."""
+    asked = arguments(about, sorted(turns))
+    turns = {asked.kind: turns[asked.kind]} if asked.kind else turns
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     until, began_s, number = time.monotonic() + asked.seconds, time.process_time(), asked.seed
     cases = dict.fromkeys(turns, 0)
@@ -101,6 +108,38 @@ def asked_until_time_is_over(
     )
     sys.stdout.flush()
     return 1 if found.kinds else 0
+
+
+class Broken(NamedTuple):
+    """A law that does not hold."""
+
+    law: str
+    words: str
+
+
+def laws_until_time_is_over(
+    fuzzer: str,
+    about: str | None,
+    kinds: Sequence[str],
+    questions: Callable[[int, str | None], Iterable[tuple[str, int]]],
+    broken_by: Callable[[str, int], Sequence[Broken]],
+) -> int:
+    """Ask the questions from a seed on, of one kind or of all, until the time is over; print the laws that answers break, and return 1 where there was one."""
+    asked = arguments(about, kinds)
+    until, began_s, broken = time.monotonic() + asked.seconds, time.process_time(), 0
+    cases, number = Counter[str](), asked.seed
+    for kind, number in questions(asked.seed, asked.kind):
+        if time.monotonic() >= until:
+            break
+        found = broken_by(kind, number)
+        cases[kind] += 1
+        broken += bool(found)
+        for item in found[:MOST_SHOWN]:
+            print(f"FOUND {kind} {number}: {item.law}: {item.words}", flush=True)
+    if asked.record:
+        add_cases(fuzzer, cases, broken, time.process_time() - began_s)
+    print(json.dumps({"questions": cases.total(), "broken": broken, "seed": asked.seed, "last": number}))
+    return 1 if broken else 0
 
 
 def quiet(run: Callable[[], int]) -> int:

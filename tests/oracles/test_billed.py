@@ -8,9 +8,8 @@ import pytest
 
 from capplan.money.commitments import MixedPart, Offer, PaidTerm, breakeven_decline
 from capplan.money.ledger import commitment_rates, committed_entry
-from tests.files import written_to
 from tests.focus_rules import faults, follows_columns, total
-from tests.plan_files import fleet_plan
+from tests.plan_files import plan_of_file_with
 from tests.tables import table
 
 YEAR = [(2026 + (month + 11) // 12, (month + 11) % 12 + 1) for month in range(24)]
@@ -85,18 +84,13 @@ commitments: {begin: 2026-12, reserved_1y: {discount: 40 %, upfront: 50 %}, inte
 """
 
 
-@pytest.fixture(scope="module")
-def planned(tmp_path_factory, few_requests):
-    return fleet_plan(written_to(tmp_path_factory.mktemp("billed") / "half.yaml", SCENARIO))
+planned = plan_of_file_with(SCENARIO, "half.yaml")
 
 
 def bill_of(capplan, plan, month, *words):
     path = plan.with_name("focus.csv")
-    ran = capplan(
-        "bill --plan", plan, "--offline", "--format", "json", "--focus", path, "--month", month, *words
-    )
-    assert ran.code == 0, ran.err
-    return list(csv.DictReader(path.open())), json.loads(ran.out)["result"]
+    bill = capplan.result("bill --plan", plan, "--offline", "--focus", path, "--month", month, *words)
+    return list(csv.DictReader(path.open())), bill
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])

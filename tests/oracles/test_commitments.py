@@ -17,12 +17,11 @@ from capplan.money.commitments import (
     use_fractions,
 )
 from capplan.money.order import Survival
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.commitments import units_in_service
 from capplan.questions.money.energy import outlook_of
 from capplan.readers.catalogue.offer_terms import known_machines
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 
 USD = st.floats(0.0, 10.0)
 OFFERS = st.lists(st.tuples(USD, USD), min_size=1, max_size=3).map(
@@ -99,7 +98,7 @@ def eights(tmp_path_factory):
     path.write_text(EIGHTS)
 
     def answer(*settings):
-        asked = asked_fleet(read_scenario(path, settings), offline=True)
+        asked = asked_of(path, *settings)
         found = fleet_for(asked)
         return found.chosen, outlook_of(asked, found)
 
@@ -138,7 +137,7 @@ def test_a_night_pays_for_the_machines_that_its_replicas_need(eights):
 def test_the_recommended_plan_is_the_cheapest_as_it_is_paid(capplan, settings):
     """Of all plans with their own mixes, unless another costs under 5 % more and is 5 points surer; levers begin at the same plan."""
     path = "scenarios/commitments.yaml"
-    asked = asked_fleet(read_scenario(path, settings), offline=True)
+    asked = asked_of(path, *settings)
     found = fleet_for(asked)
     chosen, *others = outlook_of(asked, found).mixes
     assert others
@@ -170,7 +169,7 @@ def named(tmp_path_factory):
     path.write_text(NAMED)
 
     def answer(*settings):
-        asked = asked_fleet(read_scenario(path, settings), offline=True)
+        asked = asked_of(path, *settings)
         found = fleet_for(asked)
         return found.chosen, outlook_of(asked, found)
 

@@ -5,10 +5,12 @@ from math import isqrt
 import numpy as np
 import pytest
 
+from capplan.engine.lookup import profile
 from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.pool import compressed_layers, packed_layout, summed_capacity
+from capplan.memory.ring_pools import pooled_capacity, pooled_token_bytes, ring_bytes
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes
 from capplan.model.mixers import CompressedAttention
 from capplan.model.parameters import active_parameters, parameters, summary, weight_bytes
@@ -120,6 +122,34 @@ def test_other_engines_hold_the_vectors_of_v4_pro_and_nothing_else():
     flying = 61 * 8192 * 512 * 2
     _, sequences, each = summed_capacity(flying + 3.0 * size, mixers, 2.0, 1048576.0, 8192.0, 16.0)
     assert (float(sequences), float(each)) == (3.0, size)
+
+
+@pytest.mark.parametrize(("drafts", "ring", "slots"), [(False, 128, 8), (True, 256, 16)])
+def test_sglang_keeps_rings_for_all_sequences_and_windows_of_a_tenth_of_the_tokens(drafts, ring, slots):
+    """`DSV4PoolConfigurator`: 584 bytes of a vector, 132 of an index key; a ring for each of 257 requests, and one more with its end."""
+    mixers = compressed_layers(read_model("deepseek-ai/DeepSeek-V4-Pro", offline=True))
+    rows = -(-(257 * ring + ring + 1) // 128) * 128
+    assert float(ring_bytes(mixers, 256.0, drafts=drafts)) == rows * 2 * 512 * 4 * 31
+    each = 584 * (61 * 0.1 + 30 / 4 + 31 / 128) + 132 * 30 / 4
+    each += 30 * 0.1 * slots / 128 * 4 * (512 + 128) * 4
+    assert float(pooled_token_bytes(mixers, 1.0, 0.1, drafts=drafts)) == pytest.approx(each, rel=1e-12)
+    assert profile("sglang", "0.5.15").memory.compressed_window_ratio == 0.1
+
+
+@pytest.mark.parametrize("context", [100.0, 4608.0, 65536.0, 1048576.0])
+def test_a_sequence_takes_its_tokens_or_what_its_last_piece_holds_of_the_windows(context):
+    """More windows never hold fewer sequences of one size of pool in tokens; long contexts are as large as their pages."""
+    mixers = compressed_layers(read_model("deepseek-ai/DeepSeek-V4-Pro", offline=True))
+    tokens = []
+    for ratio in (0.05, 0.1, 0.8, 1.0):
+        each = float(pooled_token_bytes(mixers, 1.0, ratio))
+        _, sequences, size = pooled_capacity(1e11, mixers, 1.0, context, 8192.0, ratio)
+        assert float(sequences * size) == pytest.approx(1e11)
+        tokens.append(float(size) / each)
+    assert tokens == sorted(tokens, reverse=True)
+    assert tokens[-1] == np.ceil(context / 256) * 256
+    if context > 1e6:
+        assert len(set(tokens)) == 1
 
 
 @pytest.mark.parametrize(("element", "latent"), [(1.0, 656), (2.0, 1152)])

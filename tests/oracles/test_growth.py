@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.fleet.growth import grown_ratios, growth_of
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import outlook_of
-from capplan.scenario.scenario import read_scenario
 from capplan.serving.steady_state import replicas_over_time
+from tests.asked import asked_of
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: small
@@ -43,7 +42,7 @@ def small(tmp_path_factory):
     path.write_text(SCENARIO)
 
     def answer(*settings):
-        asked = asked_fleet(read_scenario(path, settings), offline=True)
+        asked = asked_of(path, *settings)
         return asked, fleet_for(asked)
 
     return answer

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from capplan.fleet.search.one_layout import replicas_of_layout
-from capplan.questions.fleet import asked_fleet, replicas_by_group, terms_of
+from capplan.questions.fleet import replicas_by_group, terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.energy import outlook_of
-from capplan.scenario.scenario import read_scenario
 from capplan.serving.steady_state import replicas_over_time
+from tests.asked import asked_of
 from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("few_requests")
@@ -31,7 +31,7 @@ KINDS = {
 @pytest.fixture(scope="module", params=KINDS)
 def day(request, tmp_path_factory):
     path = written_to(tmp_path_factory.mktemp("day") / "day.yaml", REQUESTS)
-    asked = asked_fleet(read_scenario(path, KINDS[request.param]), offline=True)
+    asked = asked_of(path, *KINDS[request.param])
     answer = fleet_for(asked)
     return path, KINDS[request.param], asked, answer.chosen, outlook_of(asked, answer)
 
@@ -44,9 +44,7 @@ def test_each_hour_has_the_replicas_that_a_search_for_its_own_traffic_finds(day)
     for rate in np.unique(hours.rates_per_s).tolist():
         part = rate / float(hours.rates_per_s.max())
         (needed,) = set(hours.needed[hours.rates_per_s == rate].tolist())
-        asked = asked_fleet(
-            read_scenario(path, (*changes, f"traffic[0].{key}={whole * part!r}")), offline=True
-        )
+        asked = asked_of(path, *changes, f"traffic[0].{key}={whole * part!r}")
         alone = replicas_of_layout(asked.question, group.layout, terms_of(asked))
         assert abs(needed - alone) <= (key == "users"), (rate, needed, alone)
 

@@ -117,9 +117,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("words", "blocks"), REFUSED)
 def test_more_sequences_than_state_blocks_do_not_start(capplan, words, blocks):
-    ran = capplan(*WORDS, *words, "--format", "json")
-    assert ran.code == 3, ran.err
-    result = json.loads(ran.out)["result"]
+    result = capplan.result(*WORDS, *words, code=3)
     assert any("state blocks" in limit for limit in result["limits"])
     (flags,) = [row["change"] for row in result["changes"] if "--max-num-seqs" in row["change"]]
     most = int(flags.split()[-1])

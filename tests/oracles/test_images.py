@@ -9,13 +9,12 @@ import pytest
 from capplan.fleet.load.demand import demand_of
 from capplan.model.images import ImageWork, image_tokens, image_work
 from capplan.phases.token_work import tower_costs
-from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.replica import replica_of
 from capplan.replica.spec import prompt_work_s_per_token
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 from tests.files import written_to
 from tests.tables import rows
 
@@ -120,7 +119,7 @@ def test_the_tower_takes_its_time_for_every_image_of_a_request(networks):
 @pytest.mark.parametrize("count", [1, 3])
 def test_prompts_hold_the_tokens_of_their_images(written, count):
     path = written({"count": count, "width": 640, "height": 480})
-    asked = asked_fleet(read_scenario(path), offline=True)
+    asked = asked_of(path)
     tokens = image_tokens(read_model(BASE["model"], offline=True).images, 640, 480)
     assert tokens == 300
     assert float(demand_of(asked.scenario).lengths.input_tokens) == 100 + count * tokens
@@ -131,9 +130,7 @@ def test_further_samples_of_a_request_read_no_image_and_copy_no_adapter_again(na
     """They find its prompt in the cache, so what comes with a prompt comes once for each request."""
     each = []
     for samples in (1, 4):
-        asked = asked_fleet(
-            read_scenario(f"scenarios/{name}.yaml", (f"traffic[0].samples={samples}",)), offline=True
-        )
+        asked = asked_of(f"scenarios/{name}.yaml", f"traffic[0].samples={samples}")
         (network,) = asked.question.networks.values()
         demand, (item,) = asked.question.demand, asked.scenario.classes
         computed = float(demand.lengths.input_tokens) - float(demand.lengths.cached_tokens)

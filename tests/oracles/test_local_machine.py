@@ -152,7 +152,7 @@ def test_what_is_not_a_list_of_devices_finds_none(machine, text):
     assert (here.devices, here.host.printed) == ((), None)
 
 
-def test_detect_prints_tables_and_json(machine, monkeypatch, capsys):
+def test_detect_prints_tables_and_json(machine, monkeypatch, capsys, capplan):
     here = machine(
         nvidia_smi="NVIDIA GeForce RTX 3090, 24576\n", lscpu=lscpu("AMD EPYC 7343 16-Core Processor")
     )
@@ -162,8 +162,7 @@ def test_detect_prints_tables_and_json(machine, monkeypatch, capsys):
     assert "1 x rtx-3090; host: epyc-7343:64gb" in printed
     assert "rocm-smi" in printed
     assert "not found" in printed
-    assert main(["detect", "--format", "json"]) == 0
-    result = json.loads(capsys.readouterr().out)["result"]
+    result = capplan.result("detect")
     assert result["devices"][0]["hardware"] == "rtx-3090"
     assert result["host"]["memory_bytes_per_s"] == 204.8e9
     assert result["tools"]["system_profiler"] == "not found"
@@ -234,12 +233,11 @@ def test_models_that_do_not_fit_run_with_a_part_on_the_host(monkeypatch):
 
 
 @pytest.mark.long
-def test_fit_any_lists_models_by_quality_and_this_is_the_machine(machine, monkeypatch, capsys):
+def test_fit_any_lists_models_by_quality_and_this_is_the_machine(machine, monkeypatch, capsys, capplan):
     here = machine(nvidia_smi="NVIDIA GeForce RTX 3070, 8192\n")
     monkeypatch.setattr(local_machine, "local_machine", lambda: here)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert main(["fit", "any", "--hardware", "this", "--format", "json"]) == 0
-    models = json.loads(capsys.readouterr().out)["result"]["models"]
+    models = capplan.result("fit", "any", "--hardware", "this")["models"]
     by_name = {row["model"]: row for row in models}
     assert by_name["meta-llama/Llama-3.1-8B"]["weight_dtype"] == "q6_k"
     places = [BY_QUALITY.index(row["weight_dtype"]) for row in models if row["weight_dtype"] in BY_QUALITY]
@@ -254,5 +252,4 @@ def test_fit_any_lists_models_by_quality_and_this_is_the_machine(machine, monkey
     )
     narrow = json.loads(capsys.readouterr().out)["result"]["models"]
     assert {row["weight_dtype"] for row in narrow} == {"q4_k_m"}
-    assert main(["fit", "any", "--hardware", "rtx-3070", "-tp", "2"]) == 2
-    assert "fit any takes none" in capsys.readouterr().err
+    assert "fit any takes none" in capplan.refused("fit", "any", "--hardware", "rtx-3070", "-tp", "2")

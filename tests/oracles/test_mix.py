@@ -13,7 +13,7 @@ from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.multiples import below_and_above, prompt_tokens, thresholds
 from capplan.workload.request_class import RequestClass
-from tests.files import written_to
+from tests.files import file_with
 from tests.plan_files import choice, fleet_plan
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -99,9 +99,7 @@ def test_thresholds_are_quantiles_of_all_requests():
     assert thresholds((short, long), (0.5, 0.95)) == (100.0,)
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    return written_to(tmp_path_factory.mktemp("mix") / "two.yaml", TWO)
+two = file_with(TWO, "two.yaml")
 
 
 def fleet(capplan, path, *words):

@@ -9,10 +9,10 @@ import pytest
 
 from capplan.explain.plans import Planned
 from capplan.explain.printed import printed
-from capplan.questions.fleet import asked_fleet, part_of
+from capplan.questions.fleet import part_of
 from capplan.questions.plans.plan_file import answered, asked_of_plan
 from capplan.questions.plans.plan_verification import planned
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 from tests.files import written_to
 from tests.plan_files import choice, fleet_plan
 
@@ -33,9 +33,7 @@ def written(folder, classes=f"{CHAT}, {DOCUMENTS}", more=""):
 
 
 def fleet(capplan, path, *words):
-    ran = capplan("fleet", path, "--offline", "--format", "json", *words)
-    assert ran.code in (0, 4), ran.err
-    return json.loads(ran.out)["result"]
+    return capplan.result("fleet", path, "--offline", *words, code=(0, 4))
 
 
 @pytest.fixture(scope="module")
@@ -153,9 +151,7 @@ def test_a_replica_of_a_group_is_verified_with_the_requests_of_the_group(capplan
     )  # fmt: skip
 
     def verified(path, *more):
-        ran = capplan("verify-plan", "--plan", path, "--results", measured, "--offline", "--format", "json", *more)  # fmt: skip
-        assert ran.code in (0, 4), ran.err
-        return json.loads(ran.out)["result"]
+        return capplan.result("verify-plan", "--plan", path, "--results", measured, "--offline", *more, code=(0, 4))  # fmt: skip
 
     mixed, single = verified(plan, "--group", 1), verified(alone)
     assert mixed["rows"] == single["rows"]
@@ -228,7 +224,7 @@ def test_only_the_group_that_gets_images_reads_them():
     seen = {**text, "name": "seen", "images": {"count": 2, "width": 1920, "height": 1080}}
 
     def asked_with(*classes):
-        return asked_fleet(read_scenario("screenshots", [f"traffic={json.dumps(classes)}"]), offline=True)
+        return asked_of("screenshots", f"traffic={json.dumps(classes)}")
 
     both = asked_with(text, seen)
     for item, written_as in zip(both.scenario.classes, (text, seen), strict=True):

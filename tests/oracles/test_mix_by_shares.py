@@ -100,15 +100,14 @@ def test_no_share_is_cheaper_than_the_one_that_is_found(capplan, owned):
     found = fleet(capplan, owned, "--set", "fleet.mix=shares")["chosen"]["usd_per_hour"]
 
     def least(device, share):
-        ran = capplan(
-            f"fleet {owned} --offline --format json --hardware {device} --set",
+        found = capplan.result(
+            f"fleet {owned} --offline --hardware {device} --set",
             f"traffic[0].request_rate={45 * share}",
             "--set",
             f"traffic[1].request_rate={15 * share}",
             "--set",
             f"traffic[1].arrival_cv={(1 + 3 * share) ** 0.5}",
         )
-        found = json.loads(ran.out)["result"]
         return choice(found, "cheapest")["usd_per_hour"] if found["choices"] else np.inf
 
     for tenth in (2, 4, 6, 8):
@@ -187,8 +186,9 @@ def test_users_on_machines_that_are_there_are_as_many_as_these_hold(capplan, of_
             for at, users in enumerate((1600, 240))
             for word in ("--set", f"traffic[{at}].users={round(users * share)}")
         ]
-        ran = capplan("fleet", of_users, "--offline", "--format", "json", "--hardware", device, *words)
-        return choice(json.loads(ran.out)["result"], "cheapest")
+        return choice(
+            capplan.result("fleet", of_users, "--offline", "--hardware", device, *words), "cheapest"
+        )
 
     part = {group["hardware"]: group for group in chosen["groups"]}
     for device, share in shares.items():

@@ -20,13 +20,13 @@ from capplan.money.order import (
     machines_per_replica,
     order_of,
 )
-from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet import terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.catalogue.offer_terms import known_machines
 from capplan.readers.catalogue.prices import machine_prices, sold_machines
-from capplan.readers.yaml_file import parse_yaml
 from capplan.report.answers.order import lines_texts, used_texts
-from capplan.scenario.scenario import read_scenario, scenario_from
+from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_in, asked_of
 from tests.oracles.test_survival import every_survivor
 from tests.shipped import price_by_hand
 
@@ -424,7 +424,7 @@ fleet: {hardware: [h100-sxm], tensor_parallel: [1, 2, 4, 8], pipeline_parallel: 
 
 def test_of_pools_with_as_many_gpus_those_are_planned_whose_machines_cost_less():
     """Ten GPUs either way: prefill on 6 x 1 in a four and two ones at $13.20 an hour, or on 3 x 2 in two fours at $16."""
-    asked = asked_fleet(scenario_from(parse_yaml(POOLS, "p.yaml"), Path()), offline=True)
+    asked = asked_in(POOLS)
     machines = (Machine("P", "four", "h100-sxm", 4, 8.0), Machine("P", "one", "h100-sxm", 1, 2.6))
     price = replace(price_by_hand(2.0), machines=machines)
     terms = replace(terms_of(asked), prices={"h100-sxm": price}, survive=NO_LOSS)
@@ -572,7 +572,7 @@ def test_a_rack_that_is_sold_whole_is_ordered_whole_and_the_first_line_costs_tha
         "slo: {ttft_p95: 2 s, tpot_p95: 50 ms}\nfleet: {hardware: [gb200], providers: [CoreWeave]}\n",
         encoding="utf-8",
     )
-    asked = asked_fleet(read_scenario(scenario), offline=True)
+    asked = asked_of(scenario)
     plan = fleet_for(asked).chosen
     (line,) = plan.order.lines
     assert (line.machine.sku, line.count, line.machine.region) == ("gb200-4x", 18, "US-EAST-01A")

@@ -6,7 +6,6 @@ import math
 import random
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,10 +19,9 @@ from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.money.order import NO_LOSS, OWN, Machine, Survival, order_of, racks_of
-from capplan.questions.fleet import asked_fleet, terms_of
-from capplan.readers.yaml_file import parse_yaml
+from capplan.questions.fleet import terms_of
 from capplan.replica.replica import replica_of
-from capplan.scenario.scenario import scenario_from
+from tests.asked import asked_in
 from tests.oracles.test_survival import left_after
 from tests.shipped import price_by_hand
 from tests.sweeps import examples
@@ -138,7 +136,7 @@ class Brute:
 
     def __init__(self, traffic):
         text = SCENARIO.format(**traffic)
-        self.asked = asked_fleet(scenario_from(parse_yaml(text, "pools.yaml"), Path()), offline=True)
+        self.asked = asked_in(text)
         self.question, self.pools = self.asked.question, self.asked.scenario.fleet.pools
         self.cache = SearchCache()
         (device,) = self.question.devices
@@ -218,7 +216,7 @@ fleet:
 def large_pools(sizes, first_ms, one_usd):
     """Return what is planned in machines of one GPU at a price, and of eight at $16 per hour."""
     text = LARGE.format(sizes=sizes, first=first_ms)
-    asked = asked_fleet(scenario_from(parse_yaml(text, "pools.yaml"), Path()), offline=True)
+    asked = asked_in(text)
     machines = (
         Machine("P", "one", "h100-sxm", 1, one_usd),
         Machine("P", "eight", "h100-sxm", 8, 16.0),
@@ -266,9 +264,7 @@ def scenario(tmp_path_factory):
 
 def planned(capplan, path, *settings, code=0):
     words = (word for key in settings for word in ("--set", key))
-    ran = capplan("fleet", path, "--offline", "--format", "json", *words)
-    assert ran.code == code, ran.err
-    return json.loads(ran.out)["result"]
+    return capplan.result("fleet", path, "--offline", *words, code=code)
 
 
 def test_one_server_that_is_there_is_in_one_pool_only(capplan, scenario):

@@ -7,11 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.questions.fleet import asked_fleet
-from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
-from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import answer_s
+from tests.asked import fleet_of
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 CHAT = {"name": "chat", "request_rate": "20 req/s", "input_tokens": {"mean": 400, "p95": 1200}, "output_tokens": {"mean": 100, "p95": 300}}  # fmt: skip
@@ -50,7 +48,7 @@ def result(capplan):
 
 
 def chosen(words, *settings):
-    return fleet_for(asked_fleet(read_scenario(words[0], settings), offline=True)).chosen
+    return fleet_of(words[0], *settings).chosen
 
 
 def test_money_by_hand(result, written):

@@ -7,8 +7,7 @@ import pytest
 
 from capplan.questions.money.actual import Costs, Difference
 from capplan.recorded.paid import read_paid
-from tests.files import written_to
-from tests.plan_files import fleet_plan
+from tests.plan_files import plan_of_file_with
 
 SCENARIO = """name: paid
 model: meta-llama/Llama-3.1-8B-Instruct
@@ -20,10 +19,8 @@ fleet: {hardware: [h100-sxm], machines: [p5.48xlarge], tensor_parallel: 1, survi
 DOLLARS = {"USD": 1.0}
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory, few_requests):
-    """One machine of eight H100 at AWS, $55.04 an hour."""
-    return fleet_plan(written_to(tmp_path_factory.mktemp("paid") / "s.yaml", SCENARIO))
+plan = plan_of_file_with(SCENARIO, "s.yaml")
+"""One machine of eight H100 at AWS, $55.04 an hour."""
 
 
 def order(plan):

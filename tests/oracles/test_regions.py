@@ -12,7 +12,6 @@ from hypothesis.extra.numpy import arrays
 from capplan.fleet.load.waits import WaitedTimes, Waits
 from capplan.fleet.search.latencies import Seen, latencies_of
 from capplan.library.simulated_fleet import SimulationRecords, simulation
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.readers.plan_file import read_plan_file
 from capplan.scenario.scenario import read_scenario
@@ -20,6 +19,8 @@ from capplan.serving.outcome import WeightedHistogram, spread
 from capplan.workload.daily_curve import HOURS, LEAST_PART, OFFICE, in_utc, together_at_peak
 from capplan.workload.length import fixed
 from capplan.workload.request_class import Outside, RequestClass, Target
+from tests.asked import asked_of, fleet_of
+from tests.files import file_with
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 LENGTHS = "input_tokens: {mean: 400, p95: 1200}, output_tokens: {mean: 100, p95: 300}"
@@ -77,11 +78,7 @@ def test_of_equal_lengths_the_peak_is_the_busiest_hour(drawn):
     assert curves[:, hour] @ equal[:, 0] == pytest.approx((curves.T @ equal[:, 0]).max())
 
 
-@pytest.fixture(scope="module")
-def sun(tmp_path_factory):
-    path = tmp_path_factory.mktemp("regions") / "sun.yaml"
-    path.write_text(SUN)
-    return path
+sun = file_with(SUN, "sun.yaml")
 
 
 def rates_in_utc():
@@ -227,8 +224,7 @@ def test_users_of_a_region_are_whole(tmp_path):
 
 
 def test_a_scenario_of_no_regions_says_so_as_a_lever(capplan):
-    ran = capplan("levers", "tests/golden/small.yaml", "--lever", "regions", "--offline", "--format", "json")
-    (row,) = json.loads(ran.out)["result"]["levers"]
+    (row,) = capplan.result("levers", "tests/golden/small.yaml", "--lever", "regions", "--offline")["levers"]
     assert (row["applicable"], "fewer than two regions" in row["reason"]) == (False, True)
 
 
@@ -256,15 +252,11 @@ def with_delays(*delays_ms):
     return tuple(f"regions[3].delay.{name}={delay} ms" for name, delay in zip(names, delays_ms, strict=True))
 
 
-@pytest.fixture(scope="module")
-def north(tmp_path_factory):
-    path = tmp_path_factory.mktemp("north") / "north.yaml"
-    path.write_text(NEAR_LIMIT)
-    return path
+north = file_with(NEAR_LIMIT, "north.yaml")
 
 
 def chosen_plan_of(path, settings):
-    return fleet_for(asked_fleet(read_scenario(path, settings), offline=True)).chosen
+    return fleet_of(path, *settings).chosen
 
 
 def test_equal_delays_are_a_target_that_is_shorter_by_as_much(north):
@@ -290,7 +282,7 @@ def test_the_longest_way_counts_for_its_own_users_alone(north):
 @pytest.mark.long
 def test_what_fleet_and_simulate_test_is_each_request_with_the_delay_of_its_region(north):
     settings = with_delays(70, 10, 120)
-    asked = asked_fleet(read_scenario(north, settings), offline=True)
+    asked = asked_of(north, *settings)
     plan = fleet_for(asked).chosen
     run = simulation(asked, fleet_for(asked), SimulationRecords(), offline=True)
     outcome = run.outcome

@@ -33,6 +33,17 @@ OFFLINE = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("printed", "tokens"), [("H200", 8192), ("h200-sxm", 8192), ("B200", 32768)])
+def test_a_recipe_is_found_by_the_name_that_a_row_prints(printed, tokens):
+    """The page on DeepSeek-V4 has launch settings of its own for V4-Pro on H200."""
+    row = {
+        "id": "v4", "kind": "online_conc", "engine": "sglang", "engine_version": "0.5.15", "model_hf_id": "deepseek-ai/DeepSeek-V4-Pro",
+        "weights_dtype": "fp4", "gpu": printed, "num_gpus": "8", "tp": "8", "concurrency": "64", "isl": "4096", "osl": "512",
+        "source": "SGLang docs DeepSeek-V4 benchmark snippet",
+    }  # fmt: skip
+    assert recipe_settings(benchmark_of(row)).max_num_batched_tokens == tokens
+
+
 def test_every_recipe_names_things_that_exist():
     file = recipe_file()
     assert len(file.recipes) > 3

@@ -1,6 +1,5 @@
 """What prompts of sessions find: turns walked one by one, at an API, in an own fleet, and dealt out to replicas."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -162,14 +161,11 @@ def test_bill_and_comparison_count_the_hits_of_sessions(capplan, tmp_path):
     path = written_to(tmp_path / "agents.yaml", SCENARIO)
     prefill = {}
     for hits in ("true", "false"):
-        ran = capplan("bill", path, "--offline", "--format", "json", "--set", f"prefix_caching={hits}")
-        assert ran.code == 0, ran.err
-        row = json.loads(ran.out)["result"]["classes"][0]
+        row = capplan.result("bill", path, "--offline", "--set", f"prefix_caching={hits}")["classes"][0]
         prefill[hits] = row["prefill_usd"] / row["decode_usd"]
     # 2,000 of 4,000 tokens are shared and later turns send the rest again: over nine tenths need no prefill.
     assert prefill["true"] < 0.35 * prefill["false"]
-    ran = capplan("compare", path, "--offline", "--format", "json", "--api", "anthropic/claude-haiku-5-5")
-    (api,) = json.loads(ran.out)["result"]["apis"]
+    (api,) = capplan.result("compare", path, "--offline", "--api", "anthropic/claude-haiku-5-5")["apis"]
     assert api["input_usd"] == 0.0
     read, written = (
         api["cache_read_usd"] / 0.1,

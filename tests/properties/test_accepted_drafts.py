@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from capplan.errors import InputError
 from capplan.phases.step import acceptance_of_round, expected_tokens_per_round
-from capplan.questions.fleet import asked_fleet
 from capplan.recorded.traces.prometheus import accepted_drafts
 from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 from tests.files import written_to
 from tests.sweeps import examples
 
@@ -136,7 +136,7 @@ def test_a_scenario_takes_the_acceptance_that_its_engine_counted(scraped):
     scraped(vllm_text(ROUNDS, 3, [16_000, 8_000, 2_000]), "metrics.txt")
     path = scraped(SCENARIO, "measured.yaml")
     key = "speculation={method: eagle, metrics: metrics.txt}"
-    asked = asked_fleet(read_scenario(path, [key]), offline=True)
+    asked = asked_of(path, key)
     assert asked.question.drafting.acceptance_fractions == (0.8, 0.5, 0.25)
     assert any(
         "metrics.txt counted 20,000 rounds with 60,000 drafts" in item.what for item in asked.assumptions

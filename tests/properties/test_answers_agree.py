@@ -14,9 +14,9 @@ from capplan.fleet.search.one_layout import trial_of
 from capplan.questions.fleet import terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.serving.outcome import SHED
+from tests.asked import asked_in
 from tests.fuzz.answers import (
     KINDS,
-    asked_of,
     asked_question,
     at_most_linear,
     laws,
@@ -74,7 +74,7 @@ def test_copies_carry_copies_of_a_load_whose_latencies_hardly_grow(kind, number)
     For twice the load the search took 293 instead of 2 x 145 replicas, and 80 instead of 2 x 33.
     """
     text, _ = asked_question(kind, number)
-    answer = fleet_for(asked_of(text))
+    answer = fleet_for(asked_in(text))
     for copies in (2, 3):
         assert at_most_linear(text, answer, Random(TWO_OR_THREE[copies])) == []
 
@@ -100,7 +100,7 @@ prices: {per_gpu_hour: {b200: 6 $/h}}
 
 def test_an_engine_that_reads_prompts_whole_gets_steps_that_hold_the_longest(tmp_path, capsys):
     """TensorRT-LLM rejects prompts above its 8,192 tokens of a step, of which the plan took no notice."""
-    asked = asked_of(LONG_PROMPTS)
+    asked = asked_in(LONG_PROMPTS)
     assert asked.question.max_model_len == 9216
     assert asked.question.max_num_batched_tokens == 9216 + 2048  # the sequences that it runs at once
     assert any("it rejects longer ones" in item.what for item in asked.assumptions)
@@ -113,15 +113,15 @@ def test_an_engine_that_reads_prompts_whole_gets_steps_that_hold_the_longest(tmp
     assert main(["export", "--plan", str(written), "--target", "trtllm"]) == 0
     assert "--max_num_tokens 11264" in capsys.readouterr().out
     with pytest.raises(InputError, match="max_num_batched_tokens: 8192 is below the context of 9216"):
-        asked_of(LONG_PROMPTS + "max_num_batched_tokens: 8192\n")
-    assert asked_of(LONG_PROMPTS.replace("trtllm", "vllm")).question.max_num_batched_tokens is None
+        asked_in(LONG_PROMPTS + "max_num_batched_tokens: 8192\n")
+    assert asked_in(LONG_PROMPTS.replace("trtllm", "vllm")).question.max_num_batched_tokens is None
 
 
 @pytest.mark.long
 def test_requests_next_to_quick_users_count_by_what_they_are_while_both_last():
     """At the lightest load users send 32 of 33 requests; they go on for most of the run after the last of the others, which were overlooked."""
     text, random = asked_question("mixed", 80_002)
-    asked = asked_of(text)
+    asked = asked_in(text)
     assert met_in_simulation(asked, fleet_for(asked), random.randint(1, 10**6)) == []
 
 
@@ -131,7 +131,7 @@ def test_gaps_between_tokens_are_those_while_users_and_requests_both_come():
     text, _ = asked_question("mixed", 80_002)
     said = yaml.safe_load(text)
     said["slo"] = {"itl_mean": "20 ms", "confidence": "80 %"}
-    asked = asked_of(yaml.safe_dump(said))
+    asked = asked_in(yaml.safe_dump(said))
     plan = fleet_for(asked).chosen
     trial = trial_of(asked.question, plan.single.layout, terms_of(asked))
     (target,) = asked.scenario.slo.targets
@@ -151,7 +151,7 @@ def test_the_laws_hold_where_each_class_waits_outside_for_a_time_of_its_own(kind
     for place, item in enumerate(said["traffic"]):
         item["outside"] = {"time": f"{50 + 100 * place} ms"}
     said["slo"]["outside"] = "included"
-    asked = asked_of(yaml.safe_dump(said))
+    asked = asked_in(yaml.safe_dump(said))
     answer = fleet_for(asked)
     assert answer.chosen is not None
     seed = Random(number).randint(1, 10**6)

@@ -16,13 +16,12 @@ from capplan.fleet.search.recommended import plan_of
 from capplan.money.commitments import GroupUse, Offer, least_usd_per_hour, mix_of, use_fractions
 from capplan.money.ledger import BudgetTerms, service_entries, total_usd
 from capplan.money.price import OtherPrices, Prices
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers.answer import asked_levers
 from capplan.questions.money.budget import PARTS, _affordable_choices, most_parts
 from capplan.questions.money.energy import outlook_of
 from capplan.report.answers.fleet_outlook import growth_closing
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of, fleet_of
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: small
@@ -43,7 +42,7 @@ def answered(tmp_path_factory):
     def answer(budget=None):
         if budget not in known:
             settings = () if budget is None else (f"budget.usd_per_month={budget!r}",)
-            known[budget] = fleet_for(asked_fleet(read_scenario(path, settings), offline=True))
+            known[budget] = fleet_of(path, *settings)
         return known[budget]
 
     return answer
@@ -77,7 +76,7 @@ def mixed(tmp_path_factory):
     path.write_text(SCENARIO.replace("request_rate: 30 req/s", "request_rate: 30 req/s, daily_curve: office"))
 
     def answer(*settings):
-        asked = asked_fleet(read_scenario(path, (MIX, *settings)), offline=True)
+        asked = asked_of(path, MIX, *settings)
         found = fleet_for(asked)
         return found, outlook_of(asked, found)
 
@@ -156,7 +155,7 @@ def by_hand(every_path):
     """Return the answer of one search over all layouts, and the cost of every layout alone, each a search of its own."""
 
     def asked(*settings):
-        scenario = asked_fleet(read_scenario(every_path, settings), offline=True)
+        scenario = asked_of(every_path, *settings)
         found = fleet_for(scenario)
         return found, outlook_of(scenario, found)
 
@@ -272,7 +271,7 @@ OTHERS = {
 def with_others(path, *settings):
     """Return the answer and the bill of a scenario with people, overhead and other costs."""
     added = [f"prices.{key}={json.dumps(value)}" for key, value in OTHERS.items()]
-    asked = asked_fleet(read_scenario(path, (*added, *settings)), offline=True)
+    asked = asked_of(path, *added, *settings)
     answer = fleet_for(asked)
     return asked, answer, total_usd(outlook_of(asked, answer).total)
 

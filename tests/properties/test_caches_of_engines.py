@@ -10,14 +10,13 @@ from capplan.engine.versions import SPELLINGS, named_engine
 from capplan.errors import InputError
 from capplan.fleet.engine_options import EngineOptions, engines_of
 from capplan.questions.benchmark_spec import benchmark_spec
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.validation import replica_of_result
 from capplan.recorded.results.record import BenchmarkResult
 from capplan.replica.plans import engine_scheduling
 from capplan.replica.replica import replica_of
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 from tests.tables import table
 
 CASES = [
@@ -79,7 +78,7 @@ def test_a_fleet_takes_what_some_device_needs(tmp_path, model, dtype):
         f"name: fleet\nmodel: {model}\ntraffic:\n  - {{name: chat, request_rate: 2 req/s, input_tokens: 1000, output_tokens: 200}}\n"
         "slo: {ttft_p95: 2 s}\nfleet: {hardware: [h200-sxm, b200]}\n"
     )
-    assert tuple(asked_fleet(read_scenario(written), offline=True).question.kv_formats) == (dtype,)
+    assert tuple(asked_of(written).question.kv_formats) == (dtype,)
 
 
 def warnings(engine, tensor, data):

@@ -10,9 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.questions.capacity import asked_capacity
-from capplan.questions.fleet import asked_fleet
-from capplan.questions.fleet_answer import fleet_for
-from capplan.scenario.scenario import read_scenario
+from tests.asked import fleet_of
 from tests.files import written_to
 from tests.oracles.test_mix_by_shares import OWN as HALF_OWN
 from tests.oracles.test_mix_by_shares import PRICES
@@ -28,7 +26,7 @@ LITTLE_MORE = 1.05
 def fewest(settings, **more):
     """Return the plan of `fleet` with the fewest GPUs: of plans that cost the same, as parts of one machine do, it recommends the surest."""
     keys = (*settings, *(f"traffic[0].{key}={value}" for key, value in more.items()))
-    plans = fleet_for(asked_fleet(read_scenario(MODEL, keys), offline=True)).plans
+    plans = fleet_of(MODEL, *keys).plans
     return min(plans, key=lambda plan: plan.gpus, default=None)
 
 

@@ -4,7 +4,6 @@ import os
 from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, example, given, settings
@@ -18,15 +17,13 @@ from capplan.fleet.search.load_scale import regularity_class
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.fleet.search.trial import Trial
 from capplan.money.order import Survival
-from capplan.questions.fleet import asked_fleet, terms_of
-from capplan.readers.yaml_file import parse_yaml
-from capplan.scenario.scenario import scenario_from
+from capplan.questions.fleet import terms_of
 from capplan.workload.request_class import Slo
+from tests.asked import asked_in
 from tests.fuzz.answers import asked_question
 from tests.shipped import price_by_hand
 from tests.sweeps import examples
 
-ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = int(os.environ.get("CAPPLAN_LAWS", examples(8, 50)))
 """Random scenarios of each law; 500 of each were run when the search was written."""
 LAW = settings(max_examples=EXAMPLES, deadline=None)
@@ -63,7 +60,7 @@ fleet: {{hardware: [{", ".join(DEVICES)}], tensor_parallel: [1, 2], pipeline_par
 
 @lru_cache(maxsize=256)
 def question_of(text):
-    return asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True).question
+    return asked_in(text).question
 
 
 def asked(text, devices=DEVICES, **changes):
@@ -338,7 +335,7 @@ fleet: {hardware: [b200], tensor_parallel: [4, 8], pipeline_parallel: 1, data_pa
 )
 def test_with_sessions_the_best_layout_is_the_least_of_all_that_are_sized(text):
     """Hits depend on the load, so bounds rest on the most hits that a layout may have."""
-    asked = asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True)
+    asked = asked_in(text)
     question, terms, sure = asked.question, terms_of(asked), asked.question.slo.confidence
     layouts = search(question).candidates
     for device in question.devices:

@@ -10,11 +10,11 @@ from capplan.cli.main import main
 from capplan.fleet.search.cheapest import Sized, busy_replicas
 from capplan.fleet.search.one_layout import standing_of, trial_of
 from capplan.fleet.search.recommended import plan_of
-from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet import terms_of
 from capplan.questions.plans.plan_check import check_plan, latest_day
 from capplan.questions.plans.plan_file import answer_of
 from capplan.readers.plan_file import read_plan_file
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 from tests.files import written_to
 from tests.plan_files import fleet_plan
 from tests.tables import table
@@ -137,7 +137,7 @@ def test_without_a_scenario_the_plan_is_held_against_its_own(folder, capsys, mon
 
 @pytest.fixture(scope="module")
 def judged(folder):
-    asked = asked_fleet(read_scenario(folder / "small.yaml"), offline=True)
+    asked = asked_of(folder / "small.yaml")
     file = read_plan_file(folder / "plan.json")
     plan = answer_of(file, asked).chosen
     return (
@@ -188,10 +188,9 @@ def test_a_date_without_a_day_is_taken_as_its_last(written, last):
 
 
 @table
-def test_a_mistake_is_one_line(folder, monkeypatch, capsys, words, said):
+def test_a_mistake_is_one_line(folder, monkeypatch, capplan, words, said):
     monkeypatch.chdir(folder)
-    assert main([*words, "--offline"]) == 2
-    error = capsys.readouterr().err
+    error = capplan.refused(*words, "--offline")
     assert said in error
     assert "Traceback" not in error
 

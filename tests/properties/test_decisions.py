@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -21,12 +20,10 @@ from capplan.accuracy.score import (
 )
 from capplan.accuracy.slowness import Slowness
 from capplan.questions.benchmark_spec import benchmark_servers
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.validation import BUILT_IN_POINTS, run_slowness
-from capplan.readers.yaml_file import parse_yaml
 from capplan.recorded.measured import measured_table
-from capplan.scenario.scenario import scenario_from
 from capplan.workload.request_class import Target
+from tests.asked import asked_in
 
 ASKED = ("llama", "fp8", "1000", "1000")
 USUAL = Slowness((-0.1, 0.0, 0.1, 0.2, 0.4, 0.5), 36, 22, False)
@@ -144,7 +141,7 @@ fleet: {hardware: [l40s]}
 
 def test_picks_are_as_sure_as_plans_of_a_fleet():
     """A run keeps its limit with the probability that a search gives a plan with the same step on that device."""
-    question = asked_fleet(scenario_from(parse_yaml(QUESTION, "small.yaml"), Path()), offline=True).question
+    question = asked_in(QUESTION).question
     loops = (row for row in measured_table(BUILT_IN_POINTS)[1] if row["kind"] == "online_conc")
     first = {(row["gpu"], row["model_hf_id"]): row for row in loops if float(row["concurrency"]) <= 16.0}
     assert len({gpu for gpu, _ in first}) > 2

@@ -11,12 +11,11 @@ from capplan.fleet.search.candidates import Ranges, is_large_mixture, shardings
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import trial_of
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import asked_fleet, terms_of
-from capplan.questions.fleet_answer import fleet_for
+from capplan.questions.fleet import terms_of
 from capplan.questions.plans.plan_file import asked_of_plan, chosen_in
 from capplan.readers.catalogue.models import read_model
 from capplan.readers.plan_file import read_plan_file
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of, fleet_of
 from tests.files import written_to
 from tests.sweeps import long_but
 from tests.tables import table
@@ -45,15 +44,11 @@ def path_of(folder, case):
     return written_to(folder / "mixture.yaml", SCENARIO.format(**dict(zip(names, case, strict=True))))
 
 
-def answer_of(path, *settings):
-    return fleet_for(asked_fleet(read_scenario(path, settings), offline=True))
-
-
 def test_pools_of_gpus_that_nobody_lists_leave_those_out_that_can_be_ordered(tmp_path):
     """The cheapest GPU by the piece is in no machine: pools are looked for among those that are."""
     path = path_of(tmp_path, CASES["a GPU of which no machine is listed"])
     listed, both = (
-        answer_of(
+        fleet_of(
             path, "fleet.disaggregation=only", "fleet.tensor_parallel=2", f"fleet.hardware={names}"
         ).chosen
         for names in ("[h100-sxm]", "[h100-sxm, gh200-96gb]")
@@ -66,7 +61,7 @@ def test_pools_of_gpus_that_nobody_lists_leave_those_out_that_can_be_ordered(tmp
 def test_the_default_plan_costs_no_more_than_that_of_either_way(tmp_path, case):
     path = path_of(tmp_path, CASES[case])
     default, *others = (
-        answer_of(path, *settings)
+        fleet_of(path, *settings)
         for settings in ((), ("fleet.disaggregation=off",), ("fleet.disaggregation=only",))
     )
     least = min(cost_of(other.choices.cheapest) for other in others if other.choices)
@@ -76,7 +71,7 @@ def test_the_default_plan_costs_no_more_than_that_of_either_way(tmp_path, case):
 
 
 def test_pools_are_simulated_only_where_their_bounds_leave_them_a_chance(tmp_path):
-    few = answer_of(path_of(tmp_path, CASES["one replica is enough"]))
+    few = fleet_of(path_of(tmp_path, CASES["one replica is enough"]))
     assert few.pools.simulated_pairs == 0
     assert not few.with_pools
     assert few.pools.least_usd_per_hour >= cost_of(few.choices.cheapest)
@@ -85,7 +80,7 @@ def test_pools_are_simulated_only_where_their_bounds_leave_them_a_chance(tmp_pat
 @pytest.mark.parametrize("model", ["Qwen/Qwen3-30B-A3B", "meta-llama/Llama-3.1-70B-Instruct"])
 def test_the_answer_for_other_models_is_that_without_pools(tmp_path, model):
     path = path_of(tmp_path, (model, 4, 1500, 3000, 50, 80, "[h100-sxm]"))
-    assert answer_of(path) == answer_of(path, "fleet.disaggregation=off")
+    assert fleet_of(path) == fleet_of(path, "fleet.disaggregation=off")
 
 
 def test_mixtures_with_latent_attention_or_many_parameters_are_those_that_operators_spread():
@@ -104,13 +99,14 @@ def test_mixtures_with_latent_attention_or_many_parameters_are_those_that_operat
 @table
 def test_what_excludes_pools_leaves_them_out(tmp_path, change):
     path = path_of(tmp_path, CASES["two devices"])
-    assert asked_fleet(read_scenario(path, (change,)), offline=True).scenario.fleet.pools is None
+    assert asked_of(path, change).scenario.fleet.pools is None
 
 
-def test_the_keys_of_pools_still_need_the_key_that_asks_for_them(tmp_path, capsys):
+def test_the_keys_of_pools_still_need_the_key_that_asks_for_them(tmp_path, capplan):
     path = path_of(tmp_path, CASES["two devices"])
-    assert main(["fleet", str(path), "--set", "fleet.kv_link=pcie", "--offline"]) == 2
-    assert "disaggregation: allowed" in capsys.readouterr().err
+    assert "disaggregation: allowed" in capplan.refused(
+        "fleet", path, "--set", "fleet.kv_link=pcie", "--offline"
+    )
 
 
 def first_screen(path, capsys, *words):
@@ -120,7 +116,7 @@ def first_screen(path, capsys, *words):
 
 def test_the_first_screen_says_what_pools_save(tmp_path, capsys):
     path = path_of(tmp_path, CASES["pools cost a fraction"])
-    answer = answer_of(path)
+    answer = fleet_of(path)
     apart, together = answer.chosen, answer.alike[0]
     assert apart.has_pools
     said = f"disaggregated: {apart.gpus} instead of {together.gpus} GPUs"
@@ -155,7 +151,7 @@ def test_experts_of_large_mixtures_are_tried_over_several_servers():
 
 
 def candidates_of(path, *settings):
-    return search(asked_fleet(read_scenario(path, settings), offline=True).question).candidates
+    return search(asked_of(path, *settings).question).candidates
 
 
 def test_a_layout_that_does_not_fit_with_the_engines_step_is_tried_with_smaller_ones(tmp_path):
@@ -223,9 +219,7 @@ def test_other_engines_are_named_with_the_command_that_searches_them(tmp_path, c
 
 def test_a_layout_by_itself_keeps_the_steps_that_were_chosen_for_it(tmp_path):
     """`explain`, growth and sensitivities price the layouts of a plan one by one."""
-    asked = asked_fleet(
-        read_scenario(path_of(tmp_path, (V3, 20, 1500, 3000, 50, 80, "[h200-sxm]"))), offline=True
-    )
+    asked = asked_of(path_of(tmp_path, (V3, 20, 1500, 3000, 50, 80, "[h200-sxm]")))
     chosen = [item for item in search(asked.question).candidates if item.layout.max_num_batched_tokens]
     assert chosen
     for item in chosen[:4]:

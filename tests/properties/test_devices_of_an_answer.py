@@ -1,22 +1,18 @@
 """A device is the same alone and among others: its best plan is a row, or it has one true line with the number that decides."""
 
-import json
 import re
 from dataclasses import astuple, replace
 from math import inf
-from pathlib import Path
 
 import pytest
 from hypothesis import assume, example, given
 
-from capplan.cli.main import main
 from capplan.fleet.answer import DEAR
 from capplan.fleet.decision import fleet_decision
-from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet import terms_of
 from capplan.questions.fleet_answer import fleet_for
-from capplan.readers.yaml_file import parse_yaml
 from capplan.report.answers.fleet_words import measuring_texts, tight_texts, uneconomical_text
-from capplan.scenario.scenario import scenario_from
+from tests.asked import asked_in
 from tests.files import written_to
 from tests.properties.test_cheapest_fleet import LAW, PRICES, RUNS, asked, scenarios, some_devices, terms
 
@@ -108,7 +104,7 @@ def test_a_device_has_the_same_best_plan_alone_and_among_others_or_one_reason(te
 @pytest.mark.parametrize("text", [CHAT, TEAM], ids=["chat", "team"])
 def test_no_device_of_a_long_list_loses_its_plan(text):
     """Both once lost one: 48 x h200 were said not to suit, and 3 x l40s were missing."""
-    found = asked_fleet(scenario_from(parse_yaml(text, "devices.yaml"), Path()), offline=True)
+    found = asked_in(text)
     question = replace(found.question, requests=3000)
 
     def decide(names):
@@ -164,7 +160,7 @@ def answered(text, *changes):
     for old, new in changes:
         assert old in text
         text = text.replace(old, new)
-    asked = asked_fleet(scenario_from(parse_yaml(text, "lines.yaml"), Path()), offline=True)
+    asked = asked_in(text)
     return fleet_for(replace(asked, question=replace(asked.question, requests=2500)))
 
 
@@ -257,10 +253,9 @@ def test_what_certainty_takes_is_what_a_measurement_may_save(tight):
 
 
 @pytest.mark.long
-def test_in_json_every_device_is_in_one_of_two_lists(tmp_path, capsys):
+def test_in_json_every_device_is_in_one_of_two_lists(tmp_path, capplan):
     path = written_to(tmp_path / "small.yaml", SMALL.replace("llama-3.1-8b", "Qwen/Qwen2.5-0.5B"))
-    assert main(["fleet", str(path), "--format", "json"]) == 0
-    result = json.loads(capsys.readouterr().out)["result"]
+    result = capplan.result("fleet", path)
     lines = {row["hardware"]: row for row in result["uneconomical"]}
     rows = {row["hardware"]: row for row in reversed(result["plans"])}
     assert set(lines).isdisjoint(rows)

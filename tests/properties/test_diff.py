@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.cli.main import main
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.plans.plan_check import both_sides, changes, side_of
 from capplan.report.answers.plan_files import diff_answer
-from capplan.scenario.scenario import read_scenario, scenario_document
+from capplan.scenario.scenario import scenario_document
+from tests.asked import asked_of
 from tests.files import written_to
 from tests.plan_files import fleet_plan
 
@@ -152,10 +152,7 @@ def test_the_changes_lead_from_one_scenario_to_the_other(folder, tmp_path_factor
         .replace("4 $/h", f"{usd} $/h")
         .replace("30 ms", f"{tpot_ms} ms")
     )
-    before, after = (
-        side_of(file, asked_fleet(read_scenario(file), offline=True), None)
-        for file in (folder / "base.yaml", path)
-    )
+    before, after = (side_of(file, asked_of(file), None) for file in (folder / "base.yaml", path))
     keys = [change for change in changes(before, after) if not change["path"].startswith("inputs.")]
     changed = scenario_document(folder / "base.yaml", [f"{key['path']}={key['after']}" for key in keys])
     assert changed.value == after.inputs["content"]

@@ -10,7 +10,6 @@ from capplan.fleet.pools.link import LinkTerms, kv_bytes_per_prompt_token
 from capplan.fleet.pools.sizing import decode_question, prefill_question
 from capplan.fleet.review import spec_of_layout
 from capplan.fleet.search.layouts import search
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_row import plan_row
 from capplan.replica.replica import replica_of
@@ -22,9 +21,9 @@ from capplan.replica.speculation import (
     round_table,
 )
 from capplan.scenario.money_terms import host_bytes, memory_usd_per_month
-from capplan.scenario.scenario import read_scenario
 from capplan.serving.simulator import simulate
-from tests.files import written_to
+from tests.asked import asked_of, fleet_of
+from tests.files import file_with
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SMALL = """name: small
@@ -50,18 +49,10 @@ fleet:
 HOST = "kv_offload=[{name: host, capacity: 2 TB}]"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return written_to(tmp_path_factory.mktemp("drafts") / "small.yaml", SMALL)
+path = file_with(SMALL, "small.yaml")
 
 
-@pytest.fixture(scope="module")
-def chats(tmp_path_factory):
-    return written_to(tmp_path_factory.mktemp("tiers") / "chats.yaml", CHATS)
-
-
-def asked_of(path, *changes):
-    return asked_fleet(read_scenario(path, changes), offline=True)
+chats = file_with(CHATS, "chats.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +169,7 @@ def test_good_drafts_make_pools_cheaper_and_useless_ones_dearer(path):
             if acceptance is None
             else [f"speculation={{method: ngram, acceptance: {acceptance}, draft_tokens: 3}}"]
         )
-        plan = fleet_for(asked_of(path, "slo.tpot_p95=9 ms", "traffic[0].output_tokens=800", *drafts)).chosen
+        plan = fleet_of(path, "slo.tpot_p95=9 ms", "traffic[0].output_tokens=800", *drafts).chosen
         costs[acceptance] = float("inf") if plan is None else plan.usd_per_month
     assert costs[0.9] < costs[None] <= costs[0.0]
 
@@ -219,7 +210,7 @@ def test_a_tier_without_room_is_no_tier_and_a_large_one_never_makes_first_tokens
 
 @pytest.mark.long
 def test_host_memory_is_bought_for_the_replicas_that_read_prompts(path, chats):
-    plan = fleet_for(asked_of(path)).chosen
+    plan = fleet_of(path).chosen
     scenario = asked_of(chats, HOST, "prices.host_memory_per_gb=3 $/month").scenario
     assert plan.has_pools
     assert host_bytes(scenario) == 2e12

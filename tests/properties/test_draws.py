@@ -1,6 +1,5 @@
 """Requests as they are drawn: their lengths, their bursts, and that a longer draw begins with a shorter one."""
 
-import json
 import math
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from capplan.cli.main import main
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand, demand_of, drawn_requests
 from capplan.fleet.load.offered import SamplePath
@@ -188,7 +186,7 @@ def test_a_drifting_rate_is_no_burst_and_a_crowd_is() -> None:
     assert cv_within_minutes(np.arange(5.0)) is None
 
 
-def test_a_fleet_for_crowds_holds_its_targets_when_they_come(tmp_path, capsys):
+def test_a_fleet_for_crowds_holds_its_targets_when_they_come(tmp_path, capplan):
     """A trace of crowds gets a plan, and replaying it on that plan holds the targets."""
     arrivals = bursts(2)
     rows = "".join(f"{at:.4f},1500,20\n" for at in arrivals)
@@ -197,10 +195,8 @@ def test_a_fleet_for_crowds_holds_its_targets_when_they_come(tmp_path, capsys):
     path.write_text(
         "name: s\nmodel: llama-3.1-8b\ntraffic: [{name: t, trace: t.csv}]\nslo: {ttft_p95: 4 s}\nfleet: {hardware: h100-sxm}\n"
     )
-    assert main(["fleet", str(path), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["result"]["plans"][0]["replicas"] >= 2
-    assert main(["simulate", str(path), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["result"]["missed"] == []
+    assert capplan.result("fleet", path)["plans"][0]["replicas"] >= 2
+    assert capplan.result("simulate", path)["missed"] == []
     demand = demand_of(read_scenario(path))
     assert demand.classes[0].arrival_cv > 3.0
     whole, part = (

@@ -5,10 +5,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.errors import InputError
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.report.answers.fleet import fleet_answer
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: small
@@ -28,7 +27,7 @@ def answered(tmp_path_factory):
 
     def answer(text):
         path.write_text(text)
-        asked = asked_fleet(read_scenario(path), offline=True)
+        asked = asked_of(path)
         return fleet_answer(asked, fleet_for(asked))
 
     return answer

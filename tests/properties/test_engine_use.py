@@ -165,14 +165,14 @@ def test_a_flag_holds_where_a_class_says_nothing(tmp_path):
     assert admission_of(stream, 5, None, []).priority == ()
 
 
-def test_a_tier_that_nobody_knows_the_speed_of_is_refused(tmp_path, capsys):
+def test_a_tier_that_nobody_knows_the_speed_of_is_refused(tmp_path, capplan):
     path = written_to(tmp_path / "chat.yaml", SCENARIO)
     trace = chat_trace(tmp_path)
-    assert main(["simulate", str(path), *PLAN, "--trace", trace, "--kv-offload", "nvme:1 TB"]) == 2
-    assert "its bandwidth to h100-sxm is not known" in capsys.readouterr().err
+    assert "its bandwidth to h100-sxm is not known" in capplan.refused(
+        "simulate", path, *PLAN, "--trace", trace, "--kv-offload", "nvme:1 TB"
+    )
     twice = ["--kv-offload", "host:1 TB", "--kv-offload", "host:2 TB"]
-    assert main(["simulate", str(path), *PLAN, "--trace", trace, *twice]) == 2
-    assert "a different name" in capsys.readouterr().err
+    assert "a different name" in capplan.refused("simulate", path, *PLAN, "--trace", trace, *twice)
 
 
 def test_a_preempted_request_finds_its_own_blocks_again(replica):

@@ -12,13 +12,12 @@ from capplan.cli.main import main
 from capplan.explain import printed as paths
 from capplan.explain.plans import Planned, explained_quantity, subject_of
 from capplan.explain.subject import HELD, Subject, formula_of, labelled, listed_path, name_of, places_of
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_file import answered
 from capplan.report.quantities import plan_path, quantity_of, unexplained
 from capplan.report.screen_units import screen_of, unit_of
-from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import ScenarioFile
+from tests.asked import asked_of
 from tests.files import written_to
 from tests.letters import symbols_of
 from tests.plan_files import fleet_plan, plan_in
@@ -95,7 +94,7 @@ def checked(explained):
 
 @pytest.mark.parametrize("fleet", long_but(KINDS, FLEETS), ids=lambda fleet: fleet.name)
 def test_every_number_of_a_plan_is_explained_to_the_last_digit(fleet):
-    asked = asked_fleet(read_scenario(*fleet), offline=True)
+    asked = asked_of(fleet.path, *fleet.settings)
     of = Subject(asked, fleet_for(asked).together)
     for name, printed in of.numbers.items():
         explained = explained_quantity(of, name)
@@ -255,9 +254,8 @@ def small(tmp_path_factory, few_requests):
     ],
     ids=lambda words: words[0],
 )
-def test_each_number_of_no_plan_has_a_unit_a_title_and_a_reason(words, capsys, few_requests):
-    assert main([*words, "--offline", "--format", "json"]) == 0
-    for place, value in places_of(json.loads(capsys.readouterr().out)["result"]):
+def test_each_number_of_no_plan_has_a_unit_a_title_and_a_reason(words, capplan, few_requests):
+    for place, value in places_of(capplan.result(*words, "--offline")):
         has_unit_and_title(place, value)
         assert unexplained(f"{words[0]}.{name_of(place)}")
 
@@ -425,7 +423,7 @@ def test_the_memory_that_is_explained_is_that_of_fit(capplan, engine, settings, 
 def test_a_probability_of_one_target_names_the_latency_that_its_slowness_is_of():
     """All targets together are met by both latencies, a single one by its own."""
     keys = ("--request-rate=4 req/s", "--hardware=h100-sxm", "--ttft-p95=800 ms", "--tpot-p95=30 ms")
-    asked = asked_fleet(read_scenario("qwen3-8b", keys), offline=True)
+    asked = asked_of("qwen3-8b", *keys)
     of = Subject(asked, fleet_for(asked).together)
 
     def rests_on(name):

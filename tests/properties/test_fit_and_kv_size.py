@@ -1,6 +1,5 @@
 """Laws of what fits and of what a sequence keeps, asked as a person asks them: through the command line."""
 
-import json
 import shlex
 
 import pytest
@@ -14,9 +13,7 @@ MODELS = ("llama-3.1-8b", "deepseek-v3", "gemma-3-27b-it", "qwen3-next-80b-a3b-i
 @pytest.fixture
 def asked(capplan):
     def run(*words):
-        ran = capplan(*words, "--format", "json")
-        assert ran.code in (0, 3), ran.err
-        return json.loads(ran.out)["result"]
+        return capplan.result(*words, code=(0, 3))
 
     return run
 

@@ -9,12 +9,11 @@ from capplan.fleet.review import phase_times, plan_details
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import LOADS
 from capplan.fleet.sweep import Contender, Point, between, summaries, swept
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.replica.replica import replica_of
-from capplan.scenario.scenario import read_scenario
 from capplan.serving.step_table import decode_step_s, mixed_step_s
 from capplan.workload.request_class import Slo, Target
+from tests.asked import asked_of, fleet_of
 from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -42,7 +41,7 @@ def place(found):
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
     path = written_to(tmp_path_factory.mktemp("plans") / "small.yaml", SCENARIO)
-    return asked_fleet(read_scenario(path), offline=True)
+    return asked_of(path)
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +216,7 @@ def test_summaries_name_the_knee_and_the_most_that_holds():
 @pytest.mark.parametrize("path", ["small-team", "disaggregated"])
 def test_a_plan_of_another_size_has_the_cost_and_the_power_of_that_size(path):
     """All that is proportional to the GPUs; what a slower or faster replica would cost is that of another search."""
-    plan = fleet_for(asked_fleet(read_scenario(Path(path)), offline=True)).chosen
+    plan = fleet_of(Path(path)).chosen
     twice = plan.resized([2 * group.replicas - group.spare_replicas for group in plan.groups])
     assert twice.gpus == 2 * plan.gpus
     for name in ("usd_per_hour", "usd_per_month", "watts"):

@@ -12,11 +12,10 @@ from capplan.fleet.search.candidates import Layout, Ranges, layout_reason, refus
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import LOADS
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 
 SCENARIO = Path(__file__).resolve().parents[2] / "scenarios" / "support-chat.yaml"
 DEVICES = ("a100-sxm-80gb", "h100-sxm", "h200-sxm", "b200", "l40s", "mi300x")
@@ -26,7 +25,7 @@ SPARSE = ("Qwen/Qwen3-30B-A3B", "openai/gpt-oss-120b", "deepseek-ai/DeepSeek-V2-
 
 @pytest.fixture(scope="module")
 def asked():
-    return asked_fleet(read_scenario(SCENARIO), offline=True).question
+    return asked_of(SCENARIO).question
 
 
 def question_of(asked, model, places, ranges, **limits):

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,9 +14,7 @@ from capplan.fleet.search.steady_plans import carried_shares, class_responses_s,
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import simulated_fleet
 from capplan.money.order import NO_LOSS
-from capplan.questions.fleet import asked_fleet
-from capplan.readers.yaml_file import parse_yaml
-from capplan.scenario.scenario import scenario_from
+from tests.asked import asked_in
 from tests.shipped import price_by_hand
 
 QUICK = "{name: quick, users: 400, think_time: 1 s, input_tokens: 1500, output_tokens: 20}"
@@ -33,7 +30,6 @@ PAIRS = (
         "{name: slow, users: 200, think_time: 5 s, input_tokens: 100, output_tokens: 900}",
     ),
 )
-ROOT = Path(__file__).resolve().parents[2]
 FREE = Terms(0.0, NO_LOSS, {name: price_by_hand(1.0) for name in ("h100-sxm", "l40s")})
 
 
@@ -45,7 +41,7 @@ traffic: [{", ".join(classes)}]
 slo: {{ttft_p95: 800 ms, tpot_p95: 40 ms, confidence: 50 %}}
 fleet: {{hardware: [{hardware}], tensor_parallel: [1], pipeline_parallel: [1]}}
 """
-    asked = asked_fleet(scenario_from(parse_yaml(text, "law.yaml"), ROOT), offline=True)
+    asked = asked_in(text)
     return replace(asked.question, requests=requests)
 
 

@@ -9,7 +9,6 @@ import subprocess
 import pytest
 import yaml
 
-from capplan.cli.main import main
 from capplan.deploy.command_line import unexpanded
 from capplan.deploy.export import ENGINES, TARGETS, export_text, exported_replica
 from capplan.deploy.fleet_launch import fleet_launch
@@ -199,13 +198,12 @@ def test_a_variable_in_a_word_stays_the_text_that_it_is():
         assert as_a_pod_sees_it(word) == text
 
 
-def test_a_device_whose_name_has_a_line_end_is_refused(tmp_path, capsys):
+def test_a_device_whose_name_has_a_line_end_is_refused(tmp_path, capplan):
     from capplan.readers.text_file import data_folder
 
     sound = (data_folder("hardware_specs") / "h100-sxm.yaml").read_text()
     body = re.sub(r"(?m)^name: .*$", "name: 'x\n\n  touch INJECTED #'", sound, count=1)
     (tmp_path / "device.yaml").write_text(body)
-    assert main(["fit", "llama-3.1-8b", "--hardware", str(tmp_path / "device.yaml")]) == 2
-    error = capsys.readouterr().err
+    error = capplan.refused("fit", "llama-3.1-8b", "--hardware", tmp_path / "device.yaml")
     assert "name" in error
     assert "one line of plain text" in error

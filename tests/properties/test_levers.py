@@ -12,7 +12,6 @@ from capplan.fleet.over_time import RateLine, fleet_over_time
 from capplan.fleet.search import cheapest
 from capplan.fleet.search.search_cache import SearchCache
 from capplan.money.order import Machine, Survival
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers import answer as levers
 from capplan.questions.levers.answer import (
@@ -27,8 +26,10 @@ from capplan.questions.levers.answer import (
     levers_of,
 )
 from capplan.questions.levers.lever import Lever, lever_row, most_saved_first, scaled_plan, why_dearer
-from capplan.scenario.scenario import read_scenario, scenario_document
+from capplan.scenario.scenario import scenario_document
 from capplan.serving.steady_state import replicas_over_time
+from tests.asked import asked_of, fleet_of
+from tests.files import file_with
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 
@@ -48,11 +49,7 @@ fleet: {hardware: [h100-sxm, l40s], tensor_parallel: 1, pipeline_parallel: 1}
 NAMES = ("weight-dtype", "kv-dtype", "commitment", "max-num-seqs", "parallelism")
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    path = tmp_path_factory.mktemp("levers") / "small.yaml"
-    path.write_text(SMALL, encoding="utf-8")
-    return path
+small = file_with(SMALL, "small.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +59,7 @@ def whole(small):
 
 
 def fleet_with(path, settings):
-    return fleet_for(asked_fleet(read_scenario(path, settings), offline=True)).chosen
+    return fleet_of(path, *settings).chosen
 
 
 @pytest.mark.long
@@ -106,7 +103,7 @@ def test_every_lever_has_a_plan_or_a_reason(whole):
 @pytest.mark.long
 def test_the_best_combination_is_the_cheapest_plan_of_fleet_with_its_settings(small, whole):
     best = whole[2].best
-    asked = asked_fleet(read_scenario(small, best.settings), offline=True)
+    asked = asked_of(small, *best.settings)
     assert fleet_for(asked).choices.cheapest.usd_per_month == best.plan.usd_per_month
     assert best.plan.usd_per_month < whole[1].plan.usd_per_month
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.money.commitments import GroupUse, Offer, cheapest_mix, mix_of
 from capplan.money.who_pays import ClassUse, PaidPool, who_pays
+from tests.files import file_with
 from tests.plan_files import fleet_plan
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -36,11 +37,7 @@ USES = st.lists(
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    file = tmp_path_factory.mktemp("apart") / "apart.yaml"
-    file.write_text(SCENARIO)
-    return file
+path = file_with(SCENARIO, "apart.yaml")
 
 
 @pytest.fixture(scope="module")

@@ -18,15 +18,14 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import ENGINE_DEFAULTS, Stream, simulated_fleet
 from capplan.money.order import NO_LOSS, Survival
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.simulation import asked_stream, chosen_plan
 from capplan.replica.estimate import estimate
 from capplan.replica.load import Load
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import PlanFlags, RequestFlags
-from capplan.scenario.scenario import read_scenario
 from capplan.workload.request_class import Target
+from tests.asked import asked_of
 from tests.files import written_to
 from tests.plan_files import fleet_plan
 from tests.shipped import FLEETS, price_by_hand
@@ -77,7 +76,7 @@ def test_a_replica_of_a_plan_is_a_replica_of_the_fleet_that_is_simulated(fleet):
         if fleet.settings or fleet.path.stem in ("padded-job", "rerank", "code-assistant", "small-team")
         else 30_000
     )
-    question = asked_fleet(read_scenario(*fleet), offline=True).question
+    question = asked_of(fleet.path, *fleet.settings).question
     largest = sorted(search(question).candidates, key=lambda item: -item.share_ceiling)
     tried = ((item, Trial(item, question, {})) for item in largest)
     candidate, limit = next((item, most) for item, at in tried if (most := at.limit(3, 1.0, at.limits)) > 0.0)
@@ -118,7 +117,7 @@ def result_of(capsys, *words):
 
 
 @pytest.mark.long
-def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
+def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys, capplan):
     path = str(small / "small.yaml")
     flags = shlex.split(
         "--hardware l40s --confidence 60% --set 'traffic[0].request_rate=4 req/s' --set fleet.spare_replicas=0"
@@ -139,8 +138,7 @@ def test_keys_of_a_scenario_can_be_set_on_the_command_line(small, capsys):
         ("name.first=3", "the scenario has no 'first'"),
         ("slo.confidence=1", "confidence"),
     ):
-        assert main(["fleet", path, "--set", setting]) == 2
-        error = capsys.readouterr().err
+        error = capplan.refused("fleet", path, "--set", setting)
         assert words in error
         assert "Traceback" not in error
 
@@ -153,7 +151,7 @@ def test_users_who_do_not_think_are_a_closed_loop(tmp_path):
         .replace("ttft_p95: 600 ms, tpot_p95: 30 ms", "ttft_p95: 3 s, tpot_p95: 60 ms, confidence: 50 %")
         .replace("[h100-sxm, l40s]", "[h100-sxm]")
     )
-    asked = asked_fleet(read_scenario(path), offline=True)
+    asked = asked_of(path)
     question = replace(asked.question, requests=6000)
     found = Search(question, search(question).candidates, free(headroom_fraction=0.0))
     best = found.cheapest(0.5)
@@ -183,7 +181,7 @@ slo: {ttft_p95: 900 ms, tpot_p95: 40 ms}
 fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 1}
 """,
     )
-    asked = asked_fleet(read_scenario(path), offline=True)
+    asked = asked_of(path)
     answer = fleet_for(replace(asked, question=replace(asked.question, requests=4000)))
     assert {plan.single.layout.device.name for plan in answer.plans} == {"b200"}
     (line,) = answer.uneconomical
@@ -196,7 +194,7 @@ fleet: {hardware: [a100-sxm-80gb, b200], tensor_parallel: 8, pipeline_parallel: 
 
 
 def test_certainty_is_what_the_replicas_give_and_grows_with_them(small):
-    asked = asked_fleet(read_scenario(small / "small.yaml"), offline=True)
+    asked = asked_of(small / "small.yaml")
     question = replace(asked.question, requests=4000)
     slower = [item for item in search(question).candidates if item.layout.device.name == "l40s"]
     best = Search(question, slower, free(headroom_fraction=0.0)).cheapest(0.8)
@@ -211,7 +209,7 @@ def test_certainty_is_what_the_replicas_give_and_grows_with_them(small):
 
 def test_a_slower_replica_is_one_whose_every_step_takes_longer(small):
     """Against the table itself made slower; the time of the front end is scaled with it."""
-    question = replace(asked_fleet(read_scenario(small / "small.yaml"), offline=True).question, requests=4000)
+    question = replace(asked_of(small / "small.yaml").question, requests=4000)
     candidate = search(question).candidates[0]
     plain, slow = Trial(candidate, question, {}), made_slower(Trial(candidate, question, {}), 1.4)
     rate = 0.6 * plain.limit(4, 1.4, plain.limits)
@@ -221,7 +219,7 @@ def test_a_slower_replica_is_one_whose_every_step_takes_longer(small):
 
 
 def test_the_decision_costs_nothing_more_when_prices_are_unknown(small):
-    question = replace(asked_fleet(read_scenario(small / "small.yaml"), offline=True).question, requests=1500)
+    question = replace(asked_of(small / "small.yaml").question, requests=1500)
     answer = fleet_decision(question, Terms(0.2, Survival("replica", 1), {}))
     assert answer.choices is not None
     assert answer.choices.cheapest.usd_per_month is None
@@ -232,7 +230,7 @@ def test_the_decision_costs_nothing_more_when_prices_are_unknown(small):
 def test_an_estimate_is_a_fleet_of_one_with_requests_of_one_length(share, tmp_path):
     path = tmp_path / "fixed.yaml"
     path.write_text(SMALL.replace("{mean: 900, p95: 2500}", "900").replace("{mean: 120, p95: 300}", "120"))
-    question = replace(asked_fleet(read_scenario(path), offline=True).question, requests=30_000)
+    question = replace(asked_of(path).question, requests=30_000)
     candidate = next(item for item in search(question).candidates if item.layout.device.name == "h100-sxm")
     trial = Trial(candidate, question, {})
     rate = share * trial.rate_ceiling
@@ -245,7 +243,7 @@ def test_an_estimate_is_a_fleet_of_one_with_requests_of_one_length(share, tmp_pa
 
 
 def test_other_draws_give_the_same_plan_or_one_replica_more_or_less(small):
-    question = asked_fleet(read_scenario(small / "small.yaml"), offline=True).question
+    question = asked_of(small / "small.yaml").question
     sized = []
     for seed in (1, 7, 19, 42):
         drawn = replace(question, seed=seed)
@@ -283,7 +281,7 @@ fleet: {hardware: l40s, tensor_parallel: 1, pipeline_parallel: 1, headroom: 0, s
 def test_users_are_as_many_and_think_as_long_whatever_the_hardware(small):
     path = small / "users.yaml"
     path.write_text(SMALL.replace("request_rate: 30 req/s", "users: 300, think_time: 10 s"))
-    asked = asked_fleet(read_scenario(path), offline=True)
+    asked = asked_of(path)
     crowds = []
     for hardware in ("h100-sxm", "l40s"):
         chosen = chosen_plan(asked, PlanFlags(hardware=hardware, replicas=4))
@@ -309,7 +307,7 @@ def test_routing_that_is_not_sized_is_an_assumption(small):
         "gpu_prefix_aware",
     ):
         path = written_to(small / "routing.yaml", SMALL.replace("fleet: {", f"fleet: {{routing: {routing}, "))
-        asked = asked_fleet(read_scenario(path), offline=True)
+        asked = asked_of(path)
         stated = [item.what for item in asked.assumptions if item.key == "fleet.routing"]
         assert len(stated) == (routing not in ("round_robin", "random"))
         assert all(routing in what for what in stated)
@@ -318,7 +316,7 @@ def test_routing_that_is_not_sized_is_an_assumption(small):
 def test_without_targets_the_cheapest_is_recommended(small):
     path = small / "whenever.yaml"
     path.write_text("\n".join(line for line in SMALL.splitlines() if not line.startswith("slo")) + "\n")
-    asked = asked_fleet(read_scenario(path), offline=True)
+    asked = asked_of(path)
     answer = fleet_for(replace(asked, question=replace(asked.question, requests=3000)))
     assert answer.choices.recommended == answer.choices.cheapest == answer.plans[0]
     assert answer.choices.why == "it is the cheapest; no target could be missed"

@@ -1,6 +1,5 @@
 """Laws of a fleet over the time of a trace."""
 
-import json
 from math import ceil
 from types import SimpleNamespace
 
@@ -131,7 +130,7 @@ def test_replicas_over_time_are_the_larger_of_those_for_headroom_and_those_for_c
     ).all()
 
 
-def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
+def test_fleet_shows_a_trace_over_time(tmp_path, capsys, capplan):
     rows = [f"{t:.2f},{300},{30}" for minute, per in enumerate((20, 20, 90, 20)) for t in np.linspace(minute * 60, minute * 60 + 59, per)]  # fmt: skip
     (tmp_path / "t.csv").write_text(
         "arrival_s,input_tokens,output_tokens\n" + "\n".join(rows) + "\n245,300,30\n"
@@ -143,8 +142,7 @@ def test_fleet_shows_a_trace_over_time(tmp_path, capsys):
     )
     line = rate_line(read_scenario(scenario))
     assert (line.rates_per_s * 60).tolist() == [20, 20, 90, 20]
-    assert main(["fleet", str(scenario), "--offline", "--format", "json"]) == 0
-    result = json.loads(capsys.readouterr().out)["result"]
+    result = capplan.result("fleet", scenario, "--offline")
     chosen, spares = result["chosen"], result["over_time"]["spares"]
     assert chosen["replicas"] - chosen["spare_replicas"] == spares[0]["burst_replicas"]
     assert spares[0]["replicas"] == result["over_time"]["static_replicas"]

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from capplan.assumption import Assumption
 from capplan.money.order import OWN, Machine, Survival
 from capplan.money.price import ChosenPrice
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.report.answers.fleet import fleet_answer
 from capplan.review.evidence import _devices_rows
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 from tests.sweeps import examples
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
@@ -104,7 +103,7 @@ def scenario(tmp_path_factory):
 
 
 def found(path):
-    asked = asked_fleet(read_scenario(path), offline=True)
+    asked = asked_of(path)
     answer = fleet_for(asked)
     return asked, answer, fleet_answer(asked, answer)
 

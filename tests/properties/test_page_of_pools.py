@@ -17,8 +17,7 @@ from capplan.report.answers.levers import levers_answer
 from capplan.report.safe_text import plain
 from capplan.review.findings import findings
 from capplan.review.page import review_html, review_markdown, review_of, tables_zip
-from tests.files import written_to
-from tests.plan_files import fleet_plan
+from tests.plan_files import plan_of_file_with
 
 pytestmark = pytest.mark.usefixtures("few_requests", "shared_runs")
 SCENARIO = """name: apart
@@ -32,9 +31,7 @@ fleet:
 """
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory, few_requests):
-    return fleet_plan(written_to(tmp_path_factory.mktemp("pools") / "apart.yaml", SCENARIO))
+plan = plan_of_file_with(SCENARIO, "apart.yaml")
 
 
 @pytest.fixture(scope="module")

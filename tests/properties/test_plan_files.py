@@ -94,37 +94,34 @@ def test_a_trace_that_changed_since_is_named(folder):
     assert main(["report", "--plan", str(folder / "plan.json"), "--offline"]) == 2
 
 
-def test_a_plan_file_without_inputs_was_edited(folder, capsys):
+def test_a_plan_file_without_inputs_was_edited(folder, capplan):
     envelope = json.loads((folder / "plan.json").read_text())
     del envelope["result"]["plan_file"]["inputs"]
     envelope["capplan"] = "0.1.0"
     envelope["result"]["plan_file"]["result_sha256"] = result_digest(envelope["result"])
     (folder / "plan.json").write_text(json.dumps(envelope))
-    assert main(["report", "--plan", str(folder / "plan.json")]) == 2
-    said = capsys.readouterr().err
+    said = capplan.refused("report", "--plan", folder / "plan.json")
     assert "plan_file.inputs is missing or malformed, so the file was edited" in said
     assert "write it again with: capplan fleet SCENARIO -o plan.json" in said
 
 
-def test_an_input_that_was_edited_is_found(folder, capsys):
+def test_an_input_that_was_edited_is_found(folder, capplan):
     text = (folder / "plan.json").read_text()
     for was, now in (('"600 ms"', '"900 ms"'), ('"max_num_seqs": ', '"max_num_seqs": 1')):
         assert was in text
         (folder / "plan.json").write_text(text.replace(was, now, 1))
-        assert main(["report", "--plan", str(folder / "plan.json")]) == 2
-        assert "was edited after it was written" in capsys.readouterr().err
+        assert "was edited after it was written" in capplan.refused("report", "--plan", folder / "plan.json")
 
 
-def test_a_step_of_no_gpus_is_not_one_that_was_written(folder, capsys):
+def test_a_step_of_no_gpus_is_not_one_that_was_written(folder, capplan):
     envelope = json.loads((folder / "plan.json").read_text())
     envelope["result"]["next_steps"]["surer"][0]["gpus"] = 0
     envelope["result"]["plan_file"]["result_sha256"] = result_digest(envelope["result"])
     (folder / "plan.json").write_text(json.dumps(envelope))
-    assert main(["report", "--plan", str(folder / "plan.json")]) == 2
-    assert "next_steps.surer[0].gpus" in capsys.readouterr().err
+    assert "next_steps.surer[0].gpus" in capplan.refused("report", "--plan", folder / "plan.json")
 
 
-def test_an_interval_that_is_unknown_is_null_and_is_read_back(tmp_path, capsys, monkeypatch):
+def test_an_interval_that_is_unknown_is_null_and_is_read_back(tmp_path, capsys, monkeypatch, capplan):
     """As wide as so many times its value, an interval says nothing."""
     with monkeypatch.context() as patch:
         patch.setattr("capplan.accuracy.bounded.MOST_WIDTH", 0.3)
@@ -139,5 +136,4 @@ def test_an_interval_that_is_unknown_is_null_and_is_read_back(tmp_path, capsys, 
     ):
         assert main(words) in (0, 4)
     capsys.readouterr()
-    assert main(["report", "--plan", str(plan), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["result"]["chosen"]["ttft_s"] == shown["ttft_s"]
+    assert capplan.result("report", "--plan", plan)["chosen"]["ttft_s"] == shown["ttft_s"]

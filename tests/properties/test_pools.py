@@ -41,18 +41,18 @@ from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import capacity_per_s
 from capplan.hardware.device import NETWORKS
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet import terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.simulation import asked_stream, chosen_of, operation_of_plan
 from capplan.readers.catalogue.hardware import device
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import OperationFlags, RequestFlags
-from capplan.scenario.scenario import read_scenario
 from capplan.serving.steady_state import replicas_over_time
 from capplan.serving.terms import link_load_fraction, transfer_s
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
-from tests.files import written_to
+from tests.asked import asked_of, fleet_of
+from tests.files import file_with, written_to
 from tests.plan_files import choice
 from tests.sweeps import long_but
 
@@ -70,13 +70,7 @@ fleet:
 """
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return written_to(tmp_path_factory.mktemp("pools") / "small.yaml", SMALL)
-
-
-def asked_of(path, *changes):
-    return asked_fleet(read_scenario(path, changes), offline=True)
+path = file_with(SMALL, "small.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -522,7 +516,7 @@ def test_pools_are_looked_for_until_one_pair_of_devices_has_a_plan(path):
         f"fleet.hardware=[{', '.join(cheap)}, h100-sxm]", "fleet.disaggregation=only", "fleet.kv_link=nvlink4",
         f"prices.per_gpu_hour={{{prices}, h100-sxm: 3 $/h}}", "slo.tpot_p95=60 ms",
     )  # fmt: skip
-    answer = fleet_for(asked_of(path, *changes))
+    answer = fleet_of(path, *changes)
     assert [plan.hardware for plan in answer.plans] == ["h100-sxm"]
     without = [row for row in answer.pools.rejected if row.code == Refusal.LINK_DOMAIN]
     assert sum(row.count for row in without) > 3
@@ -588,7 +582,7 @@ def test_smaller_steps_are_tried_beside_devices_that_run_more_sequences(tmp_path
         "  disaggregation: allowed, kv_link: infiniband-ndr}\n"
         "prices: {per_gpu_hour: {l40s: 1 $/h, h200-sxm: 4.5 $/h}}\n"
     )
-    asked = asked_fleet(read_scenario(file), offline=True)
+    asked = asked_of(file)
     answer = fleet_for(asked)
     assert answer.chosen.hardware == "l40s"
     assert list(answer.pools.chunked) == [512, 256]

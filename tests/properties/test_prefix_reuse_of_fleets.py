@@ -142,15 +142,14 @@ def test_a_fleet_with_a_tier_needs_less_and_waits_for_its_loads(scenario, capsys
 
 
 @pytest.mark.long
-def test_host_memory_pays_below_what_the_smaller_fleet_saves(scenario, capsys):
+def test_host_memory_pays_below_what_the_smaller_fleet_saves(scenario, capsys, capplan):
     """What it may cost, times the memory of all replicas, is what is saved."""
     small = scenario.with_name("memory.yaml")
     small.write_text(
         scenario.read_text()
         + "slo: {ttft_p95: 1 s}\ngpu_memory_utilization: 0.27\nmax_num_batched_tokens: 2048\n"
     )
-    assert main(["levers", str(small), "--lever", "kv-offload", "--format", "json"]) == 0
-    rows = json.loads(capsys.readouterr().out)["result"]["levers"]
+    rows = capplan.result("levers", small, "--lever", "kv-offload")["levers"]
     assert [row["host_memory_bytes"] % 128e9 for row in rows] == [0.0, 0.0, 0.0]
     for row in rows:
         worth, memory = row["host_memory_worth_usd_per_gb_month"], row["host_memory_bytes"]

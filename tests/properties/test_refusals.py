@@ -15,13 +15,12 @@ from capplan.fleet.search.candidates import Layout, Ranges, layout_reason, layou
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.steady_plans import LOADS
 from capplan.model.sharding import Sharding
-from capplan.questions.fleet import asked_fleet
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.plans import plans_of, plans_tables
 from capplan.replica.spec import ReplicaSpec
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")
@@ -79,7 +78,7 @@ def test_the_dtype_at_fault_is_told_by_its_code(engine, place, weights, cache, c
 
 @pytest.fixture(scope="module")
 def question():
-    return asked_fleet(read_scenario(ROOT / "scenarios" / "small-team.yaml"), offline=True).question
+    return asked_of(ROOT / "scenarios" / "small-team.yaml").question
 
 
 def test_every_code_of_a_search_is_the_one_that_its_cause_has(question):

@@ -422,10 +422,13 @@ def spec(network=NETWORK, engine="vllm", **sharding):
 @pytest.mark.parametrize(("data", "stages"), [(1, 1), (2, 1), (1, 2), (4, 2)])
 def test_a_replica_has_the_limits_of_all_its_engines(data, stages):
     """Groups run a batch each; stages share one, but each works on a step's tokens of its own."""
-    engine = Scheduling("mixed", 64, 2048, hold_tokens=100, hold_prompts=8, hold_steps=3, block_tokens=16)
+    engine = Scheduling(
+        "mixed", 64, 2048, hold_tokens=100, hold_prompts=8, hold_steps=3, hold_seats=1, block_tokens=16
+    )
     whole = replica_scheduling(engine, Sharding(1.0, float(stages), float(data), float(data)))
     assert (whole.max_num_seqs, whole.max_num_batched_tokens) == (64 * data, 2048 * data * stages)
     assert (whole.hold_tokens, whole.hold_prompts, whole.hold_steps) == (100 * data, 8 * data, 3)
+    assert whole.hold_seats == data
     own = spec(MOE, data=float(data), expert=float(data), pipeline=float(stages))
     plans = plans_of([own])
     assert plans.max_num_seqs.tolist() == [64.0 * data]

@@ -28,6 +28,7 @@ from capplan.scenario.scenario import scenario_from
 from capplan.serving.outcome import FULL_RUN
 from capplan.workload.length import fixed
 from capplan.workload.request_class import Slo, Target
+from tests.asked import asked_in
 from tests.sweeps import examples, share_runs, size_on_few_requests
 
 SCENARIO = """name: cached
@@ -43,7 +44,7 @@ fleet: {hardware: [h100-sxm], tensor_parallel: 1, pipeline_parallel: 1}
 
 @pytest.fixture(scope="module")
 def question():
-    asked = asked_fleet(scenario_from(parse_yaml(SCENARIO, "cached.yaml"), Path()), offline=True)
+    asked = asked_in(SCENARIO)
     return replace(asked.question, requests=300)
 
 
@@ -141,7 +142,7 @@ def test_layouts_that_differ_share_no_run(question, candidate, name):
 
 
 def test_equal_questions_share_their_runs_whichever_records_they_are_made_of(question, candidate):
-    again = asked_fleet(scenario_from(parse_yaml(SCENARIO, "cached.yaml"), Path()), offline=True).question
+    again = asked_in(SCENARIO).question
     again = replace(again, requests=300)
     assert again.demand is not question.demand
     cache = SearchCache()
@@ -237,7 +238,7 @@ fleet: {hardware: [h100-sxm, h200-sxm, b200, l40s, mi300x]}
 @pytest.mark.parametrize("text", [SCENARIO, MIXED])
 def test_replicas_that_are_built_together_are_those_built_alone(text):
     """Step times, memory and steady states have the same digits whichever layouts are built with them, and after other lengths."""
-    asked = asked_fleet(scenario_from(parse_yaml(text, "built.yaml"), Path()), offline=True).question
+    asked = asked_in(text).question
     candidates, cache = search(asked).candidates, SearchCache()
     for typical in (2.0, 1.0):
         (first, *others) = asked.demand.classes
@@ -332,7 +333,7 @@ def test_runs_that_end_early_decide_what_whole_runs_decide(
     text = SCENARIO.replace(CHAT, "\n  - ".join(TRAFFICS[traffic]))
     if "region:" in text:
         text = REGIONS + text.replace("fleet: {", "fleet: {location: near, ")
-    asked = asked_fleet(scenario_from(parse_yaml(text, "early.yaml"), Path()), offline=True)
+    asked = asked_in(text)
     limits = [
         replace(t, metric=metric, statistic=statistic)
         for metric, statistic in targets

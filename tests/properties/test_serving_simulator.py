@@ -101,6 +101,8 @@ class Reference:
         self.preemptions = self.steps = self.prefill_tokens = self.cached_tokens = 0
         self.busy_s = self.sequences_s = 0.0
         self.since_look, self.held, self.gathered, self.released = 0, None, None, False
+        self.most = 0
+        """Pieces of prompts in a step at most so far."""
         self.skipped, self.taken = None, []
 
     def release(self, at_s):
@@ -307,6 +309,9 @@ class Reference:
                     return True
             elif self.held < s.hold_steps and (s.hold_prompts or tokens < s.hold_tokens):
                 return True
+            free = s.max_num_seqs - len(self.running)
+            if s.hold_seats and len(self.waiting) >= s.hold_prompts and free < self.most:
+                return True
             self.held = self.gathered = None
             self.released = True
         return False
@@ -424,6 +429,7 @@ class Reference:
             self.gathered += bool(decoding)
         if chunks:
             self.since_look, self.released = 0, False
+            self.most = max(self.most, len(chunks))
         for request in decoding:
             request.computed += 1
             request.generated += 1
@@ -553,6 +559,7 @@ def random_case(seed: int, policy: str):
             hold_prompts=int(rng.choice([0, 0, 1, 2, 4])),
             gather_steps=int(rng.choice([0, 1, 3, 9])),
             poll_steps=int(rng.choice([0, 1, 3, 10])),
+            hold_seats=int(rng.choice([0, 0, 1])),
         )
     ahead = policy != "static" and bool(np.random.default_rng(seed + 2).random() < 0.5)
     scheduling = replace(scheduling, asynchronous=ahead)

@@ -17,7 +17,6 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.simulated_layout import demand_at_replica
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.simulation import Stream, simulated_fleet
-from capplan.questions.fleet import asked_fleet
 from capplan.recorded.traces.trace import read_trace
 from capplan.replica.replica import replica_of
 from capplan.scenario.drawn_workload import drawn_workload
@@ -33,6 +32,7 @@ from capplan.serving.terms import EngineSetup
 from capplan.workload.length import fixed
 from capplan.workload.request_class import Slo
 from capplan.workload.sessions import Sessions, drawn_turns, output_blocks, turn_blocks
+from tests.asked import asked_of
 from tests.constant_steps import constant_steps
 from tests.files import written_to
 
@@ -290,7 +290,7 @@ fleet: {hardware: [l40s], tensor_parallel: [1], pipeline_parallel: 1, headroom: 
 @pytest.mark.long
 def test_a_replica_that_does_not_recover_from_a_surge_of_sessions_is_not_planned(tmp_path):
     """Eleven sessions in the mean fill 60 % of a cache, and at times all of it: prompts are then computed again, responses take longer, and more sessions come."""
-    question = asked_fleet(read_scenario(written_to(tmp_path / "few.yaml", FEW)), offline=True).question
+    question = asked_of(written_to(tmp_path / "few.yaml", FEW)).question
     (layout,) = search(question).candidates
     trial = Trial(layout, question, {})
     assert trial.with_hits(1.0, trial.responses_s).hit_fractions[0] > 0.9

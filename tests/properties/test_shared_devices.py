@@ -52,9 +52,7 @@ def result(capplan, tmp_path):
         return json.loads(ran.out)["result"] if not code else ran.err
 
     def asked(*words):
-        ran = capplan(*words, "--offline", "--format", "json")
-        assert ran.code in (0, 3), ran.err
-        return json.loads(ran.out)["result"]
+        return capplan.result(*words, "--offline", code=(0, 3))
 
     of.asked = asked
     return of

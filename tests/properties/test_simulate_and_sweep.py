@@ -259,9 +259,8 @@ def test_throughput_is_the_offered_rate_where_it_is_served_however_long_the_drai
     assert length == pytest.approx(90.0, rel=0.01)
 
 
-def test_a_warm_up_that_leaves_nothing_is_refused(scenario, capsys):
-    assert main(["simulate", str(scenario), *NAMED, "--warm-up", "30 h"]) == 2
-    assert "leaves no request" in capsys.readouterr().err
+def test_a_warm_up_that_leaves_nothing_is_refused(scenario, capplan):
+    assert "leaves no request" in capplan.refused("simulate", scenario, *NAMED, "--warm-up", "30 h")
 
 
 SESSIONS = """

@@ -169,7 +169,7 @@ def test_failures_and_copies_leave_no_slot_taken(seed):
     assert (users.status == FINISHED).all()
 
 
-def test_what_is_not_modelled_is_refused_with_the_reason(capsys, tmp_path):
+def test_what_is_not_modelled_is_refused_with_the_reason(capsys, tmp_path, capplan):
     requests, engine = asked([10], [2], [0.0]), slots(2, 12)
     ahead = replace(engine, scheduling=replace(engine.scheduling, asynchronous=True))
     for wrong, why in (
@@ -197,8 +197,7 @@ def test_what_is_not_modelled_is_refused_with_the_reason(capsys, tmp_path):
         "--format",
         "json",
     ]
-    assert main([*words, "--kv-offload", "host:10 GB"]) == 2
-    assert "what slots hold is not offloaded" in capsys.readouterr().err
+    assert "what slots hold is not offloaded" in capplan.refused(*words, "--kv-offload", "host:10 GB")
     assert main(words) == 0
     assert "each of 8 slots has" in json.dumps(json.loads(capsys.readouterr().out)["assumptions"])
 

@@ -15,8 +15,6 @@ from capplan.fleet.search.layouts import search
 from capplan.memory.layer_groups import cache_kinds
 from capplan.money.order import NO_LOSS
 from capplan.phases.step import expected_tokens_by_position, expected_tokens_per_round, round_tokens
-from capplan.questions.fleet import asked_fleet
-from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.levers.answer import asked_levers, levers_of
 from capplan.readers.catalogue.models import read_model
 from capplan.replica.replica import replica_of
@@ -34,7 +32,6 @@ from capplan.replica.speculation import (
 from capplan.scenario.command_flags import DraftFlags
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
-from capplan.scenario.scenario import read_scenario
 from capplan.scenario.scenario_file import Speculation
 from capplan.scenario.speculation import (
     PUBLISHED,
@@ -44,7 +41,8 @@ from capplan.scenario.speculation import (
     published_acceptance,
 )
 from capplan.serving.step_table import decode_step_s
-from tests.files import written_to
+from tests.asked import asked_of, fleet_of
+from tests.files import file_with, written_to
 from tests.plan_files import SCENARIO
 from tests.sweeps import examples
 from tests.tables import table
@@ -149,14 +147,12 @@ fleet: {hardware: [h100-sxm], tensor_parallel: [1, 2], pipeline_parallel: [1, 2]
 FREE = Terms(0.2, NO_LOSS, {})
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    return written_to(tmp_path_factory.mktemp("drafts") / "small.yaml", SMALL)
+small = file_with(SMALL, "small.yaml")
 
 
 @pytest.fixture(scope="module")
 def question(small):
-    return replace(asked_fleet(read_scenario(small), offline=True).question, requests=4000)
+    return replace(asked_of(small).question, requests=4000)
 
 
 @pytest.fixture(scope="module")
@@ -245,10 +241,8 @@ def test_pipelines_are_rejected_with_the_reason(question):
 
 @pytest.mark.long
 def test_a_plan_says_how_many_drafts_it_takes_and_needs_no_more_gpus_where_decoding_is_the_bottleneck(small):
-    plain = fleet_for(asked_fleet(read_scenario(small), offline=True)).chosen
-    fast = fleet_for(
-        asked_fleet(read_scenario(small, ["speculation={method: eagle, acceptance: 0.7}"]), offline=True)
-    ).chosen
+    plain = fleet_of(small).chosen
+    fast = fleet_of(small, "speculation={method: eagle, acceptance: 0.7}").chosen
     assert plain.draft_tokens is None
     assert fast.draft_tokens >= 1
     assert fast.gpus <= plain.gpus
@@ -272,7 +266,7 @@ each of them (5.8 to 10.8 ms a token, where the same engine without it takes 3.5
 def test_eagle_as_measured_on_an_h100_comes_out_as_do_not(tmp_path):
     """The prompts are random text of which a head can guess nothing, so no draft is accepted."""
     path = written_to(tmp_path / "eagle.yaml", EAGLE_ON_H100)
-    question = asked_fleet(read_scenario(path), offline=True).question
+    question = asked_of(path).question
     plain = one_replica(question, None)
     eagle = one_replica(question, DraftPlan("eagle", (0.0,), 4))
     for rate in MEASURED_RATES:
@@ -300,7 +294,7 @@ def test_what_cannot_draft_is_refused_in_one_line(small):
     }
     for written, words in cases.items():
         with pytest.raises(InputError, match=words):
-            asked_fleet(read_scenario(small, [f"speculation={written}"]), offline=True)
+            asked_of(small, f"speculation={written}")
 
 
 MODELS = (

@@ -2,7 +2,6 @@
 
 from dataclasses import astuple, replace
 from math import inf
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,10 +13,8 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.recommended import cost_range, plan_of
 from capplan.fleet.search.trial import limits_by_latency
 from capplan.money.order import NO_LOSS, Survival
-from capplan.questions.fleet import asked_fleet
-from capplan.readers.yaml_file import parse_yaml
-from capplan.scenario.scenario import scenario_from
 from capplan.workload.request_class import Slo, Target
+from tests.asked import asked_in
 from tests.shipped import price_by_hand
 from tests.tables import table
 
@@ -34,7 +31,7 @@ TERMS = Terms(0.25, Survival("replica", SPARES), {"l40s": PRICE})
 
 @pytest.fixture(scope="module")
 def question():
-    asked = asked_fleet(scenario_from(parse_yaml(TEXT, "small.yaml"), Path()), offline=True)
+    asked = asked_in(TEXT)
     return replace(asked.question, requests=2500)
 
 
@@ -112,6 +109,26 @@ def test_the_probability_is_that_of_the_slowest_replica_that_holds(trial, busy):
     assert chance == pytest.approx(trial.candidate.slowness.probability(slowest), abs=1e-9)
     chances = [trial.target_probability(busy, target) for target in trial.question.slo.targets]
     assert sum(chances) - 1.0 <= chance <= min(chances)
+
+
+BURSTS = """name: bursts
+model: Qwen/Qwen3-32B
+traffic: [{name: o, request_rate: 60 req/s, arrival_cv: 2.5, input_tokens: {mean: 3531, p95: 7062}, output_tokens: {mean: 18, p95: 54}}]
+slo: {ttft_p95: 0.395 s, tpot_p95: 13.01 ms, confidence: 80 %}
+fleet: {hardware: [b200], tensor_parallel: [2], pipeline_parallel: 1, headroom: 0 %}
+"""
+
+
+def test_bursts_at_one_replica_say_nothing_of_many():
+    """One replica misses its TTFT in a burst, however few requests it gets; dealt to forty in turn, the same requests come one by one."""
+    asked = asked_fleet(scenario_from(parse_yaml(BURSTS, "bursts.yaml"), Path()), offline=True)
+    asking = replace(asked.question, requests=4000)
+    candidates = search(asking).candidates
+    own = Search(asking, candidates, TERMS).trial(candidates[0])
+    assert not own._sure(1, 0.8, own.limits, 1e-3)
+    needed = own.sure_replicas(60.0, 0.8, own.limits)
+    assert needed is not None
+    assert own.probability(needed) >= 0.8 > own.probability(needed - 1)
 
 
 def test_a_plan_is_what_its_replicas_are_together(trial):

@@ -7,10 +7,9 @@ from math import ceil, isclose
 import pytest
 
 from capplan.fleet.waterfall import waterfall
-from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.plans.plan_row import plan_row
-from capplan.scenario.scenario import read_scenario
+from tests.asked import asked_of
 
 pytestmark = pytest.mark.usefixtures("few_requests")
 ORDER = ("saturated", "headroom", "confidence", "spares", "machines", "hours")
@@ -19,7 +18,7 @@ SMALL = "tests/golden/small.yaml"
 
 def planned(root, *settings):
     settings = ("fleet.hardware=[l40s]", "fleet.tensor_parallel=1", *settings)
-    asked = asked_fleet(read_scenario(root / SMALL, settings), offline=True)
+    asked = asked_of(root / SMALL, *settings)
     return fleet_for(asked).plans
 
 

@@ -1,7 +1,6 @@
 """Each point of `what-if` is what `fleet` finds with its values; more load, a tighter target and more certainty never cost less."""
 
 from itertools import product
-from pathlib import Path
 
 import pytest
 
@@ -9,12 +8,11 @@ from capplan.fleet.search.layouts import search
 from capplan.fleet.search.trial import Trial
 from capplan.fleet.sweep import resized
 from capplan.questions import what_if
-from capplan.questions.fleet import asked_fleet, terms_of
+from capplan.questions.fleet import terms_of
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.what_if import surface_of
-from capplan.readers.yaml_file import parse_yaml
-from capplan.scenario.scenario import read_scenario, scenario_from
-from tests.files import written_to
+from tests.asked import asked_in, asked_of, fleet_of
+from tests.files import file_with
 from tests.tables import table
 
 SCENARIO = """\
@@ -28,9 +26,7 @@ fleet: {hardware: [l40s, h100-sxm]}
 AXES = ("traffic_ratio", "ttft_limit_s", "confidence", "gpu_price_ratio")
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    return written_to(tmp_path_factory.mktemp("what-if") / "small.yaml", SCENARIO)
+path = file_with(SCENARIO, "small.yaml")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +36,7 @@ def told():
 
 @pytest.fixture(scope="module")
 def surface(path, told, few_requests):
-    asked = asked_fleet(read_scenario(path, []), offline=True)
+    asked = asked_of(path)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(what_if, "LOADS", (0.25, 1.0, 4.0))
         patch.setattr(what_if, "LIMITS", (1.0, 0.5))
@@ -57,7 +53,7 @@ def at(surface, load=1.0, limit=1.0, sure=0.8, price=1.0):
 
 
 def fleet(path, *settings):
-    answer = fleet_for(asked_fleet(read_scenario(path, settings), offline=True))
+    answer = fleet_of(path, *settings)
     return answer.choices.cheapest
 
 
@@ -115,7 +111,7 @@ def test_no_axis_makes_more_cost_less(surface):
 
 def test_without_a_ttft_target_its_axis_has_no_value(path, few_requests):
     keys = ["slo={tpot_p95: 50 ms}", "fleet.hardware=h100-sxm"]
-    asked = asked_fleet(read_scenario(path, keys), offline=True)
+    asked = asked_of(path, *keys)
     surface = surface_of(asked, fleet_for(asked))
     assert surface.target is None
     assert {point.ttft_limit_s for point in surface.points} == {None}
@@ -124,7 +120,7 @@ def test_without_a_ttft_target_its_axis_has_no_value(path, few_requests):
 
 @pytest.mark.long
 def test_separate_pools_keep_their_layouts(few_requests):
-    asked = asked_fleet(read_scenario("disaggregated", []), offline=True)
+    asked = asked_of("disaggregated")
     answer = fleet_for(asked)
     assert answer.chosen.has_pools
     surface = surface_of(asked, answer)
@@ -164,7 +160,7 @@ prices: {{per_gpu_hour: {{h100-sxm: 4 $/h}}}}
 
 
 def asked(load):
-    return asked_fleet(scenario_from(parse_yaml(TEXT.format(load=load), "a.yaml"), Path()), offline=True)
+    return asked_in(TEXT.format(load=load))
 
 
 @pytest.mark.usefixtures("few_requests")

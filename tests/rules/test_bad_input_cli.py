@@ -229,11 +229,10 @@ def test_a_model_beside_two_stated_times_is_said_to_be_unused(capplan):
 
 
 @pytest.mark.parametrize("option", DROPPED)
-def test_a_removed_option_says_what_to_write(option, capsys):
+def test_a_removed_option_says_what_to_write(option, capplan):
     command, name = option.split(" ")
     assert command in FUNCTIONS
-    assert main([command, "MODEL", name, "x"]) == 2
-    assert capsys.readouterr().err == f"{name}: was removed: {DROPPED[option]}\n"
+    assert capplan.refused(command, "MODEL", name, "x") == f"{name}: was removed: {DROPPED[option]}\n"
 
 
 @pytest.mark.parametrize("key", ScenarioFile.removed)

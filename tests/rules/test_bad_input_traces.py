@@ -36,14 +36,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("mistake", REFUSED)
-def test_a_file_that_is_no_traffic_is_refused_in_one_line(mistake, tmp_path, capsys):
+def test_a_file_that_is_no_traffic_is_refused_in_one_line(mistake, tmp_path, capplan):
     content, says = REFUSED[mistake]
     path = tmp_path / "t.csv"
     path.write_bytes(content)
     with pytest.raises(InputError, match=says):
         workload_of([path])
-    assert main(["workload", str(path)]) == 2
-    assert "Traceback" not in capsys.readouterr().err
+    assert "Traceback" not in capplan.refused("workload", path)
 
 
 def found_in(tmp_path, text):

@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from capplan.cli.main import main
 from capplan.errors import InputError, unknown
 from capplan.readers.catalogue.hardware import device
 from capplan.readers.catalogue.models import read_model
@@ -61,10 +60,9 @@ KEYS = {
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("place", NOWHERE)
-def test_a_path_of_a_scenario_that_leads_nowhere_is_named(key, place, folder, capsys):
+def test_a_path_of_a_scenario_that_leads_nowhere_is_named(key, place, folder, capplan):
     path, says = NOWHERE[place]
-    assert main(["fleet", str(scenario_of(folder, **KEYS[key](path))), "--offline"]) == 2
-    said = capsys.readouterr().err
+    said = capplan.refused("fleet", scenario_of(folder, **KEYS[key](path)), "--offline")
     assert "Traceback" not in said
     assert max(map(len, said.splitlines())) < 1000 or "a" * 5000 in said  # where the system repeats it
     assert any(part in said for part in says.split("|"))

@@ -35,21 +35,22 @@ def test_where_no_warning_can_be_written_the_answer_and_its_code_still_come(word
     assert bool(done.stdout) == (code == 0)
 
 
-def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, capsys, monkeypatch):
+def test_a_pipe_to_which_nobody_writes_is_refused(tmp_path, capplan, monkeypatch):
     monkeypatch.setattr(text_file, "PIPE_WAIT_MS", 50)
     os.mkfifo(tmp_path / "pipe.yaml")
-    assert main(["fleet", str(tmp_path / "pipe.yaml")]) == 2
-    assert "to which nobody wrote" in capsys.readouterr().err
+    assert "to which nobody wrote" in capplan.refused("fleet", tmp_path / "pipe.yaml")
 
 
 @pytest.mark.parametrize("command", ["workload", "fleet", "model", "validate"])
-def test_a_device_that_is_silent_is_given_up_like_a_pipe(command, capsys, monkeypatch):
+def test_a_device_that_is_silent_is_given_up_like_a_pipe(command, capplan, monkeypatch):
     monkeypatch.setattr(text_file, "PIPE_WAIT_MS", 50)
     for silent in (os.ttyname(os.openpty()[1]), "/dev/ptmx", "/proc/kmsg"):
         if not os.access(silent, os.R_OK) or (silent == "/proc/kmsg" and os.geteuid()):
             continue  # only root reads messages of the kernel
-        assert main([command, silent]) == 2
-        assert re.search("to which nobody wrote|is expected", err := capsys.readouterr().err), (silent, err)
+        assert re.search("to which nobody wrote|is expected", err := capplan.refused(command, silent)), (
+            silent,
+            err,
+        )
 
 
 def test_a_pipe_that_does_not_end_is_given_up(tmp_path, capsys, monkeypatch):
@@ -78,13 +79,13 @@ def test_stdin_is_read_as_often_as_a_command_reads_its_file(name, tmp_path):
     assert without_name[0] == without_name[1]
 
 
-def test_a_line_as_the_output_is_stdout(tmp_path, capsys, monkeypatch):
+def test_a_line_as_the_output_is_stdout(tmp_path, capplan, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words in (["-o", "-"], ["--output=-"], ["-o-"], ["--output", "-"], []):
-        assert main(["hardware", "l4", "--format", "json", *words]) == 0
-        assert json.loads(capsys.readouterr().out)["result"]
-    assert main(["sweep", "llama-3.1-8b", "--hardware", "l4", "--points", "-"]) == 2
-    assert "--points: - is stdout" in capsys.readouterr().err
+        assert capplan.result("hardware", "l4", *words)
+    assert "--points: - is stdout" in capplan.refused(
+        "sweep", "llama-3.1-8b", "--hardware", "l4", "--points", "-"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -205,7 +206,7 @@ LATE = {
 }  # fmt: skip
 
 
-def test_a_result_whose_first_token_comes_after_its_end_is_refused(tmp_path, capsys):
+def test_a_result_whose_first_token_comes_after_its_end_is_refused(tmp_path, capsys, capplan):
     file = written_to(tmp_path / "late.json", LATE)
     for words in (
         ["workload", str(file)],
@@ -217,8 +218,7 @@ def test_a_result_whose_first_token_comes_after_its_end_is_refused(tmp_path, cap
             in capsys.readouterr().err
         )
     file.write_text(json.dumps({**LATE, "ttfts": [0.2004, 0.15]}))  # rounded to milliseconds
-    assert main(["workload", str(file), "--format", "json"]) == 0
-    assert json.loads(capsys.readouterr().out)["result"]["measured"]["tpot_s"] >= 0.0
+    assert capplan.result("workload", file)["measured"]["tpot_s"] >= 0.0
 
 
 def test_a_line_of_a_log_whose_first_token_comes_after_its_end_is_counted_and_left_out(tmp_path, capsys):

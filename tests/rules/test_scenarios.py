@@ -12,6 +12,7 @@ from capplan.questions.fleet import asked_fleet
 from capplan.recorded.traces.trace import read_trace
 from capplan.scenario.scenario import read_scenario
 from docs.generators.schemas import SCHEMAS, schema_text, write_schemas
+from tests.asked import asked_of
 from tests.files import written_to
 from tests.tables import table
 
@@ -81,7 +82,7 @@ def test_every_default_of_the_smallest_scenario_is_stated(tmp_path):
 
 def test_kv_dtype_never_follows_from_the_weight_dtype(tmp_path):
     path = written_to(tmp_path / "small.yaml", SMALLEST + "weight_dtype: fp8\n")
-    assert asked_fleet(read_scenario(path), offline=True).question.kv_formats == ("bf16",)
+    assert asked_of(path).question.kv_formats == ("bf16",)
 
 
 @pytest.mark.parametrize("model", ["nvidia/Llama-3.1-8B-Instruct-FP8", "meta-llama/Llama-3.1-8B-Instruct"])
@@ -89,7 +90,7 @@ def test_kv_dtype_never_follows_from_the_weight_dtype(tmp_path):
 def test_auto_means_the_same_kv_dtype_in_a_scenario_and_on_the_command_line(tmp_path, capplan, model, asked):
     path = tmp_path / "small.yaml"
     path.write_text(SMALLEST.replace("meta-llama/Llama-3.1-8B-Instruct", model) + asked)
-    (planned,) = asked_fleet(read_scenario(path), offline=True).question.kv_formats
+    (planned,) = asked_of(path).question.kv_formats
     flags = ["--kv-dtype", asked.split()[-1]] if asked else []
     fit = json.loads(capplan("fit", model, "--hardware", "h100-sxm", "--format", "json", *flags).out)
     assert fit["result"]["kv_dtype"] == planned

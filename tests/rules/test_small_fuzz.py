@@ -9,6 +9,7 @@ from capplan.recorded.results.read import read_results
 from tests.files import written_to
 from tests.fuzz import grammars
 from tests.fuzz.readers import KINDS, check, fuzz
+from tests.fuzz.same_answers import compare
 
 EXAMPLES = 25
 
@@ -49,3 +50,17 @@ def test_a_rate_next_to_nothing_contradicts_the_mean_length(tmp_path):
     assert result.contradiction.startswith(
         "prompt_len.mean is 7,942 tokens, but prompt_len.rate / rate is about 0:"
     )
+
+
+def test_answers_of_two_trees_are_compared_number_by_number(tmp_path, capsys):
+    answers = {"before": {"gpus": 4, "usd": [1.5, 2.0]}, "after": {"gpus": 4, "usd": [1.5, 2.1]}}
+    for name, said in answers.items():
+        (tmp_path / name / "alone").mkdir(parents=True)
+        written_to(tmp_path / name / "alone" / "fleet_small.txt", f"{json.dumps(said)}\nexit 0\n")
+    before, after = (tmp_path / name for name in answers)
+    assert compare(before, before) == 0
+    assert json.loads(capsys.readouterr().out) == {"answers": 1, "leaves": 3, "kinds_of_differences": 0}
+    assert compare(before, after) == 1
+    assert ".usd[1]: 2.0 -> 2.1" in capsys.readouterr().out
+    (after / "alone" / "fleet_small.txt").unlink()
+    assert compare(before, after) == 1

@@ -293,8 +293,7 @@ class Trial(SimulatedLayout):
             return needed
         if needed < most and sure(needed + 1):
             return needed + 1
-        alone = most == lightest and not self.demand.users  # as regular as the arrivals of one replica
-        if not (self._sure(1, confidence, limits, ratio / most) if alone else sure(int(most))):
+        if not sure(int(most)):
             return None
         count, too_few, stride = int(min(needed + 1, most)), needed, 1
         while count < most and not sure(count):

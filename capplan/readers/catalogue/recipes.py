@@ -46,6 +46,8 @@ class RecipeSettings(Record):
     """A hold ends when one prompt waits for each data-parallel group of attention."""
     gather_steps: int | None = None
     """Further steps to wait once enough prompts are there."""
+    hold_seats: Literal["group"] | None = None
+    """They also wait for as many seats in each group as one step of a group took at most."""
     poll_steps: int | None = None
     asynchronous: bool | None = None
     """A step is planned while the one before it runs, whatever the default of the version."""
@@ -239,7 +241,7 @@ def _matches(rows: RecipeRows, benchmark: Benchmark) -> bool:
     return (
         rows.engine == benchmark.engine
         and (not rows.models or benchmark.model in rows.models)
-        and (not rows.devices or benchmark.device in rows.devices)
+        and (not rows.devices or (catalogue_name(benchmark.device) or benchmark.device) in rows.devices)
         and (not rows.weights or benchmark.weight_format in rows.weights)
         and (not rows.versions or benchmark.engine_version in rows.versions)
         and (not rows.kinds or benchmark.kind in rows.kinds)

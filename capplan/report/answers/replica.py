@@ -368,6 +368,8 @@ def waterfall(fit: Fit) -> list[dict[str, Any]]:
     elif rules.budget == "static_fraction":
         reserved = usable - total - runtime[1]
         steps = [runtime, ("set aside for activations and CUDA graphs", reserved), weights]
+        rings = usable - weight - available
+        steps += [("waiting tokens of all sequences", -rings)] if rings > 1.0 else []
     else:
         left = total + runtime[1] + weights[1] + activations[1]
         steps = [runtime, weights, activations, ("kept free by the memory fraction", available - left)]
