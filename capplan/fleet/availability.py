@@ -111,7 +111,7 @@ def availability(machines: Sequence[Machines], busy: int, repair_s: float) -> Av
     References
     ----------
     Barlow and Heidtmann 1984, "Computing k-out-of-n system reliability", IEEE Transactions on Reliability R-33, 322-323,
-    doi:10.1109/TR.1984.5221843. Rausand and Hoyland 2004, "System reliability theory", section 8.7 (frequency of system failures).
+    doi:10.1109/TR.1984.5221843. Rausand and Hoyland 2004, "System reliability theory", section 8.7.
     """
     kinds = [
         (kind.count, kind.replicas, _down_probability(kind.failures_per_s, repair_s)) for kind in machines

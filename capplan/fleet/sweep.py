@@ -244,7 +244,7 @@ def knee(requests_per_s: Number, response_s: Number) -> int:
     References
     ----------
     Kleinrock 1979, "Power and deterministic rules of thumb for probabilistic problems in computer communications",
-    Proc. ICC 79, 43.1.1-43.1.10: the knee is where power, throughput over delay, is largest.
+    Proc. ICC 79, 43.1.1-43.1.10.
     """
     return int(np.argmax(np.asarray(requests_per_s) / np.asarray(response_s)))
 

@@ -27,15 +27,15 @@ class WaterfallStep:
 def waterfall(plan: Plan) -> tuple[WaterfallStep, ...]:
     """Return the GPUs and the monthly cost of a plan cause by cause, each step with those before it.
 
-        saturated    n = ceil(R / l)            every replica carries all that it is predicted to
+        saturated    n = ceil(R / l)
         headroom     n = ceil(R / ((1 - h) l))
         confidence   n replicas in service
         spares       n replicas of the plan
 
         G = sum(n g),   C = 730 u sum(n g p)
 
-        machines     C = u c                    the same GPUs, and those of the machines that stay idle
-        hours        C = c                      all hours, and not as many as the load fills
+        machines     C = u c                    idle GPUs of the machines too
+        hours        C = c                      all hours
 
     Separate pools are sized with headroom and confidence at once, and start with `confidence`.
 
@@ -50,7 +50,7 @@ def waterfall(plan: Plan) -> tuple[WaterfallStep, ...]:
 
     References
     ----------
-    docs/methodology.md, "Numbers of replicas".
+    docs/methodology.md.
     """
     order, month = plan.order, plan.usd_per_month
     sizes = [

@@ -24,10 +24,8 @@ def ring_bytes(mixers: Sequence[Mixer], sequences: Number, *, drafts: bool = Fal
 
     Parameters
     ----------
-    mixers : of all layers
     sequences : [-]
         n, with which one engine is started
-    drafts : rejected drafts are taken back
 
     Returns
     -------
@@ -44,7 +42,7 @@ def ring_bytes(mixers: Sequence[Mixer], sequences: Number, *, drafts: bool = Fal
 
     References
     ----------
-    SGLang, `DSV4PoolConfigurator` of srt/model_executor/pool_configurator.py: https://github.com/sgl-project/sglang.
+    SGLang, `DSV4PoolConfigurator`, srt/model_executor/pool_configurator.py.
     """
     size: Number = np.zeros(())
     for mixer, layers in Counter(mixers).items():
@@ -56,7 +54,7 @@ def ring_bytes(mixers: Sequence[Mixer], sequences: Number, *, drafts: bool = Fal
     return size
 
 
-def pooled_token_bytes(
+def _token_bytes(
     mixers: Sequence[Mixer], kv_bytes_per_element: Number, window_ratio: float, *, drafts: bool = False
 ) -> Number:
     """Return what one token of the pools takes on one device, with its part of the pool of windows.
@@ -80,12 +78,12 @@ def pooled_token_bytes(
     Examples
     --------
     >>> layer = CompressedAttention(1, 16, 8, 128, 1)
-    >>> float(pooled_token_bytes([layer], 2.0, 0.5))
+    >>> float(_token_bytes([layer], 2.0, 0.5))
     16.0
 
     References
     ----------
-    SGLang, `DSV4PoolConfigurator` of srt/model_executor/pool_configurator.py: https://github.com/sgl-project/sglang.
+    SGLang, `DSV4PoolConfigurator`, srt/model_executor/pool_configurator.py.
     """
     size: Number = np.zeros(())
     for mixer, layers in Counter(mixers).items():
@@ -115,16 +113,13 @@ def pooled_capacity(
 
         n = A / b;   r = b max(l', min(w + l s / (l + s), l') / q),   l' = l in whole pages
 
-    The prefix tree keeps the last piece of a prompt whole in the pool of windows while its sequence runs. A step of s tokens ends within a
-    prompt, so that pieces have l s / (l + s) tokens in the mean.
+    The prefix tree keeps the last piece of a prompt, l s / (l + s) tokens in the mean, in the pool of windows while its sequence runs.
 
     Parameters
     ----------
     available_bytes : [B]
         A, of one device
     mixers : of all layers, with windows of w tokens
-    kv_bytes_per_element : [B]
-        of the cache dtype
     context_tokens, step_tokens : [tokens]
         l, and s of the token budget of a step
     window_ratio : [-]
@@ -132,7 +127,7 @@ def pooled_capacity(
 
     Returns
     -------
-    tokens [tokens], sequences [-], bytes of one sequence [B]; b is `pooled_token_bytes`
+    tokens [tokens], sequences [-], bytes of one sequence [B]; b is `_token_bytes`
 
     Examples
     --------
@@ -145,9 +140,9 @@ def pooled_capacity(
 
     References
     ----------
-    SGLang, `SWARadixCache.inc_lock_ref` and `maybe_evict_swa` (srt/mem_cache, srt/managers): https://github.com/sgl-project/sglang.
+    SGLang, `SWARadixCache.inc_lock_ref`, srt/mem_cache; `maybe_evict_swa`, srt/managers.
     """
-    each = pooled_token_bytes(mixers, kv_bytes_per_element, window_ratio)
+    each = _token_bytes(mixers, kv_bytes_per_element, window_ratio)
     window = max(float(part.window_tokens) for part in mixers[0].description.cache_parts[:1])
     whole = np.ceil(context_tokens / PAGE_TOKENS) * PAGE_TOKENS
     piece = context_tokens * step_tokens / (context_tokens + step_tokens)

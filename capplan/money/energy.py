@@ -43,8 +43,7 @@ def occupied_fraction(concurrency: Number) -> Number:
 
     References
     ----------
-    Kleinrock 1975, "Queueing Systems", volume 1, section 3.4: M/M/infinity holds a Poisson number of requests; Takacs 1962,
-    "Introduction to the Theory of Queues", chapter 3: whatever the distribution of their stays.
+    Kleinrock 1975, "Queueing Systems", volume 1, section 3.4; Takacs 1962, "Introduction to the Theory of Queues", chapter 3.
     """
     return np.asarray(-np.expm1(-np.asarray(concurrency)))
 
@@ -85,8 +84,7 @@ def phase_watts(
 
     References
     ----------
-    Patel et al. 2024, "Characterizing Power Management Opportunities for LLMs in the Cloud", doi:10.1145/3620666.3651329:
-    prompts draw up to the design power, tokens less, whatever the load.
+    Patel et al. 2024, "Characterizing Power Management Opportunities for LLMs in the Cloud", doi:10.1145/3620666.3651329.
     """
     return (
         prefill_share * prefill_watts

@@ -107,8 +107,7 @@ def most_usd(limit_usd: float) -> float:
 
     References
     ----------
-    Goldberg 1991, "What every computer scientist should know about floating-point arithmetic", section 1.2
-    (a relative error is at most half a unit in the last place per operation).
+    Goldberg 1991, "What every computer scientist should know about floating-point arithmetic", section 1.2.
     """
     return limit_usd * (1.0 + 1e-9)
 

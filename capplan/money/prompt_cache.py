@@ -79,7 +79,7 @@ def reused_fraction(rate_per_s: float, time_to_live_s: float, arrival_cv: float 
 
     References
     ----------
-    Cox 1962, "Renewal Theory", section 1.3: a request finds the prefix if the gap before it is shorter than the time to live.
+    Cox 1962, "Renewal Theory", section 1.3.
     """
     if rate_per_s <= 0.0:
         return 0.0
@@ -200,8 +200,7 @@ def fixed_life_fractions(
 
     References
     ----------
-    Ross 2014, "Introduction to Probability Models", section 7.4, renewal reward: a cycle has 1 + m requests, and by Wald's equation
-    the mean length (1 + m) / r.
+    Ross 2014, "Introduction to Probability Models", section 7.4, renewal reward.
     """
     if math.isinf(time_to_live_s):
         return np.where(rates_per_s > 0.0, 1.0, 0.0), np.where(rates_per_s > 0.0, 1.0, 0.0)

@@ -232,8 +232,7 @@ def prefill_attention_bytes(
 
     References
     ----------
-    Dao et al. 2022, "FlashAttention", proposition 3 (no exact algorithm moves less than inputs and outputs once where the fast memory
-    holds them), https://arxiv.org/abs/2205.14135
+    Dao et al. 2022, "FlashAttention", proposition 3, https://arxiv.org/abs/2205.14135
     """
     queries = 2.0 * new_tokens * query_heads * (head_dim + value_head_dim)
     visible = new_tokens + np.minimum(np.mod(past_tokens, chunk_tokens), window_tokens)

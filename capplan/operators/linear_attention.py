@@ -134,8 +134,7 @@ def gated_delta_prefill_flop(
 
     References
     ----------
-    Yang et al. 2024, "Gated Delta Networks", section 3.3 (the extended WY form and its chunks), https://arxiv.org/abs/2412.06464;
-    inverting a unit lower triangle takes c^3 / 6 multiply-adds (Golub, Van Loan, "Matrix Computations", section 3.1)
+    Yang et al. 2024, "Gated Delta Networks", section 3.3 (the extended WY form and its chunks), https://arxiv.org/abs/2412.06464; Golub, Van Loan, "Matrix Computations", section 3.1
     """
     if not delta:
         inside = chunk_tokens * (key_head_dim + value_head_dim)
@@ -489,7 +488,7 @@ def selective_scan_prefill_time_s(
 
     References
     ----------
-    Gu, Dao 2023, "Mamba", section 3.3.2 (what is read and written), https://arxiv.org/abs/2312.00752; the authors on 9 FLOP an
+    Gu, Dao 2023, "Mamba", section 3.3.2, https://arxiv.org/abs/2312.00752; the authors on 9 FLOP an
     element of the state, https://github.com/state-spaces/mamba/issues/110
     """
     tokens_bytes = 2.0 * sequences * new_tokens * (4.0 * inner_size + 2.0 * state_size)

@@ -350,14 +350,13 @@ def with_host(
 
         D = q(S) (u + r_d (k - u)) + t_step + S t_seq / g,   M = q(T) (f + r_p (k - f)) + t_step,   L = t_launch + t_step
 
-    D is a decode step, M a step with prompts, L the floor of its launches. k is the sum of kernel times, f the sum of their roofline
-    floors, u the time that cannot overlap. q(n) corrects matrix products with n rows, as measured: S sequences of a decode step, T tokens
-    of a step with prompts. g are groups of data-parallel attention, each with its own scheduler. t_step includes `ranks_s` if a model is
-    split over several devices. A ratio r above 1 adds (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower.
+    D is a decode step of S sequences, M a step with T tokens of prompts, L the floor of its launches. k is the sum of kernel times, f that of
+    their roofline floors, u the time that cannot overlap. q(n) corrects matrix products with n rows, as measured. g are groups of
+    data-parallel attention, each with its own scheduler. t_step includes `ranks_s` if a model is split over several devices. A ratio r
+    above 1 adds (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower.
 
-    A decode step runs as a CUDA graph. A mixed step takes at least L, because its kernels are launched layer by layer
-    (`HostOverhead.launch_s`). Beyond the largest graph (`DeviceTables.graph_sequences`) a decode step without its attention takes at least
-    L too, which is too long by at most that attention. Offline there is no server: no t_request, and t_seq without t_stream.
+    A decode step runs as a CUDA graph. A mixed step takes at least L (`HostOverhead.launch_s`), and so does a decode step beyond the
+    largest graph without its attention. Offline there is no t_request, and t_seq has no t_stream.
     """
     kernels = device.kernels
 

@@ -446,8 +446,8 @@ def prompt_micro_batch(
 
     References
     ----------
-    Agrawal et al. 2024, "Sarathi-Serve", section 3.3 (pipeline bubbles of micro-batches of unequal length), arXiv:2403.02310;
-    vLLM, `step_with_batch_queue` in vllm/v1/engine/core.py (as many batches in flight as stages).
+    Agrawal et al. 2024, "Sarathi-Serve", section 3.3, arXiv:2403.02310;
+    vLLM, `step_with_batch_queue` in vllm/v1/engine/core.py.
     """
     largest: Number = np.maximum(new_tokens / stages, np.minimum(longest_tokens, room_tokens))
     return largest

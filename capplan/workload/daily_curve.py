@@ -160,7 +160,7 @@ def together_at_peak(curves: Array, work: Array) -> tuple[Array, int | None]:
 
     References
     ----------
-    The coincidence factor of power engineering, https://en.wikipedia.org/wiki/Diversity_factor.
+    The coincidence factor, https://en.wikipedia.org/wiki/Diversity_factor.
     """
     totals = work.T @ curves
     least = totals.max(axis=1, keepdims=True)

@@ -10,7 +10,7 @@ from capplan.families.model_config import read_network
 from capplan.families.quantization.network_formats import quantised
 from capplan.memory.layer_groups import cache_kinds
 from capplan.memory.pool import compressed_layers, packed_layout, summed_capacity
-from capplan.memory.ring_pools import pooled_capacity, pooled_token_bytes, ring_bytes
+from capplan.memory.ring_pools import _token_bytes, pooled_capacity, ring_bytes
 from capplan.model.kv_cache import kv_bytes_per_sequence, kv_bytes_per_token, state_bytes
 from capplan.model.mixers import CompressedAttention
 from capplan.model.parameters import active_parameters, parameters, summary, weight_bytes
@@ -132,7 +132,7 @@ def test_sglang_keeps_rings_for_all_sequences_and_windows_of_a_tenth_of_the_toke
     assert float(ring_bytes(mixers, 256.0, drafts=drafts)) == rows * 2 * 512 * 4 * 31
     each = 584 * (61 * 0.1 + 30 / 4 + 31 / 128) + 132 * 30 / 4
     each += 30 * 0.1 * slots / 128 * 4 * (512 + 128) * 4
-    assert float(pooled_token_bytes(mixers, 1.0, 0.1, drafts=drafts)) == pytest.approx(each, rel=1e-12)
+    assert float(_token_bytes(mixers, 1.0, 0.1, drafts=drafts)) == pytest.approx(each, rel=1e-12)
     assert profile("sglang", "0.5.15").memory.compressed_window_ratio == 0.1
 
 
@@ -142,7 +142,7 @@ def test_a_sequence_takes_its_tokens_or_what_its_last_piece_holds_of_the_windows
     mixers = compressed_layers(read_model("deepseek-ai/DeepSeek-V4-Pro", offline=True))
     tokens = []
     for ratio in (0.05, 0.1, 0.8, 1.0):
-        each = float(pooled_token_bytes(mixers, 1.0, ratio))
+        each = float(_token_bytes(mixers, 1.0, ratio))
         _, sequences, size = pooled_capacity(1e11, mixers, 1.0, context, 8192.0, ratio)
         assert float(sequences * size) == pytest.approx(1e11)
         tokens.append(float(size) / each)

@@ -121,7 +121,7 @@ fleet: {hardware: [b200], tensor_parallel: [2], pipeline_parallel: 1, headroom: 
 
 def test_bursts_at_one_replica_say_nothing_of_many():
     """One replica misses its TTFT in a burst, however few requests it gets; dealt to forty in turn, the same requests come one by one."""
-    asked = asked_fleet(scenario_from(parse_yaml(BURSTS, "bursts.yaml"), Path()), offline=True)
+    asked = asked_in(BURSTS)
     asking = replace(asked.question, requests=4000)
     candidates = search(asking).candidates
     own = Search(asking, candidates, TERMS).trial(candidates[0])
