@@ -522,7 +522,9 @@ class Dispatcher:
 
     def _end_if_drained(self, instance: EngineInstance, at_s: float) -> None:
         if instance.draining and not instance.load:
-            next(pool for pool in self.pools if instance in pool.alive).end(instance, at_s)
+            # a step of a copy that was cancelled meanwhile may still run
+            ended_s = max(at_s, instance.core.now_s)
+            next(pool for pool in self.pools if instance in pool.alive).end(instance, ended_s)
 
     # --- sending ---
 

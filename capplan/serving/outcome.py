@@ -571,7 +571,8 @@ def joint_timeline(
     for name in ("batch_sequences", "kv_blocks", "busy_fraction"):
         total = np.zeros(widest.start_s.size)
         for timeline in timelines:
-            place = (timeline.start_s / widest.span_s).astype(np.int64)
+            middle_s = timeline.start_s + timeline.span_s / 2.0  # a start may be rounded into the span before
+            place = (middle_s / widest.span_s).astype(np.int64)
             np.add.at(total, place, getattr(timeline, name) * (timeline.span_s / widest.span_s))
         sums.append(total)
     engines = np.full(widest.start_s.size, float(len(timelines)))

@@ -123,11 +123,11 @@ def test_every_class_that_parts_from_its_claim_is_named_with_its_count_of_models
 
 
 LEAST_HELD = {
-    "dense": {0.5: 0.57, 0.8: 0.85, 0.95: 0.93},
-    "moe": {0.5: 0.54, 0.8: 0.79, 0.95: 0.89},
-    "mla": {0.5: 0.25, 0.8: 0.60, 0.95: 0.77},
+    "dense": {0.5: 0.53, 0.8: 0.85, 0.95: 0.93},
+    "moe": {0.5: 0.51, 0.8: 0.79, 0.95: 0.89},
+    "mla": {0.5: 0.40, 0.8: 0.72, 0.95: 0.83},
 }
-"""Two points below what was held of left-out models; one model has latent attention."""
+"""About two points below what was held of left-out models, and no less than a claim that is held; two models have latent attention."""
 
 
 def test_left_out_values_of_each_class_lie_inside_their_intervals_as_measured():

@@ -247,12 +247,12 @@ def test_the_order_and_the_repetition_of_targets_count_for_nothing(targets):
 
 
 def test_the_bias_is_kept():
-    """Half of the measured groups are slower than predicted, at steps of 50 ms by 2.5 % and more; a plan starts from there."""
+    """Half of the measured groups are slower than predicted, at steps of 50 ms by 2.8 % and more; a plan starts from there."""
     table, found = shipped_slowness(), of([Target("tpot", "p50", 0.05)], 0.05).quantile(0.5)
     regime = table.regimes["tpot/middle"]
     scale = sqrt(table.relative**2 + log1p(table.host_s / 0.05) ** 2)
     assert found == pytest.approx(exp(scale * regime.quantiles[2]), rel=1e-6)
-    assert found == pytest.approx(1.025, abs=0.002)
+    assert found == pytest.approx(1.028, abs=0.002)
 
 
 def joint_of(step_s, statistic="p95"):

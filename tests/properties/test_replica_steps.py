@@ -118,7 +118,7 @@ def test_a_pipeline_carries_a_micro_batch_in_each_stage(stages):
     own = kernels(pipeline=stages)
     for i, sequences in enumerate(KNOTS.sequences):
         each, flying = max(sequences / stages, 1.0), min(sequences, stages)
-        hops = (stages - 1) * 2 * 256 * each / 1e8
+        hops = (stages - 1) * 2 * 2 * 256 * each / 1e8
         layers = total_s(decode_step_costs(NETWORK, each, 0.0, Sharding(), 2.0, RATES)) + hops
         layers -= total_s(decode_attention_costs(NETWORK, each, 0.0, Sharding(), 2.0, RATES))
         head = total_s(head_costs(NETWORK, each, Sharding(), RATES))
@@ -127,7 +127,7 @@ def test_a_pipeline_carries_a_micro_batch_in_each_stage(stages):
         cache = total_s(decode_attention_costs(NETWORK, each, 500.0, Sharding(), 2.0, RATES))
         assert own.decode_attention_s[i, 2] == near(cache)
     for i, tokens in enumerate(KNOTS.tokens):  # of one micro-batch, one stage after the other
-        hops = (stages - 1) * 2 * 256 * tokens / 1e8
+        hops = (stages - 1) * 2 * 2 * 256 * tokens / 1e8
         alone = total_s(token_costs(NETWORK, tokens, Sharding(), RATES, decode=False)) + hops
         assert own.mixed_s[i] == near(alone)
     assert own.prefill_attention_s == near(kernels().prefill_attention_s)
