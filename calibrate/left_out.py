@@ -50,12 +50,13 @@ def _by_group(
         groups = row_groups(row.item.row, row.item.replica, None)
         cell = " ".join((row.item.replica.spec.profile.engine, groups["class"], groups["device"]))
         era = f"{groups['class']} {row.item.parts['generation']}"
-        more = {CELL: cell, CLASS_AND_ERA: era}
-        if groups["load"] == "online_rate" and not runs_in_client(row.item.row):
-            more[OPEN_LOOP] = OWN_PROCESS
-        for grouping, group in (groups | more).items():
+        for grouping, group in (groups | {CELL: cell, CLASS_AND_ERA: era}).items():
             if grouping != "ranks":
                 out.setdefault((grouping, group, column), []).append(own)
+        mean = column.replace("_p50", "_mean")
+        stands_in = column != mean and any(p.metric.endswith(mean) for p in row.predictions)
+        if groups["load"] == "online_rate" and not stands_in and not runs_in_client(row.item.row):
+            out.setdefault((OPEN_LOOP, OWN_PROCESS, mean), []).append(own)
     return out
 
 

@@ -15,7 +15,7 @@ CLASS_AND_ERA = "class and generation"
 """Class of model and generation of engine (`host_rows.ERAS`), by which scores of every ruler are told."""
 
 OPEN_LOOP = "open loop"
-"""Grouping of open loops by where the engine runs."""
+"""Grouping of open loops by where the engine runs; a median stands in where a row has no mean."""
 OWN_PROCESS = "engine in its own process"
 
 
