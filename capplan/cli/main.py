@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
@@ -243,8 +244,11 @@ def _usage_message(error: Any) -> str:
         instead = DROPPED.get(f"{path.rpartition(' ')[2]} {error.option_name}")
         if instead is not None:
             return f"{error.option_name}: was removed: {instead}"
+        arguments = " ".join(
+            p.make_metavar(error.ctx) for p in error.ctx.command.params if not p.opts[0].startswith("-")
+        )
         example = EXAMPLES.get(path.rpartition(" ")[2])
-        if error.option_name in {"--model", "--scenario"} and example:
+        if example and error.option_name[2:].upper() in re.findall(r"\w+", arguments):
             return f"{path}: has no {error.option_name}: it stands without a flag, as in {example}\n  {hint}"
         if having := _commands_with(error.option_name):
             question = _instead(error.option_name, next(iter(having.values())), known)
