@@ -151,7 +151,9 @@ def test_a_replica_of_a_group_is_verified_with_the_requests_of_the_group(capplan
     )  # fmt: skip
 
     def verified(path, *more):
-        return capplan.result("verify-plan", "--plan", path, "--results", measured, "--offline", *more, code=(0, 4))  # fmt: skip
+        return capplan.result(
+            "verify-plan", "--plan", path, "--results", measured, "--offline", *more, code=(0, 4)
+        )
 
     mixed, single = verified(plan, "--group", 1), verified(alone)
     assert mixed["rows"] == single["rows"]

@@ -487,7 +487,12 @@ def test_a_network_that_is_slower_than_the_plan_counts_on_is_said(capplan, sku, 
 
 def test_servers_are_joined_by_the_network_of_the_machines_that_are_ordered(capplan):
     """A replica of 16 GPUs over two a3-highgpu-8g counts on 15.6 GB/s for each, as if fleet.network said so."""
-    keys = ("fleet.machines=[a3-highgpu-8g]", "fleet.tensor_parallel=[8]", "fleet.pipeline_parallel=[2]", "prices={}")  # fmt: skip
+    keys = (
+        "fleet.machines=[a3-highgpu-8g]",
+        "fleet.tensor_parallel=[8]",
+        "fleet.pipeline_parallel=[2]",
+        "prices={}",
+    )
     words = ("--offline", "--hardware", "h100-sxm", *(word for key in keys for word in ("--set", key)))
     answers = {}
     for network in ("", "15.625 GB/s", "50 GB/s"):

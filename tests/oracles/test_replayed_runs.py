@@ -51,10 +51,21 @@ def test_a_recipe_is_found_by_the_name_that_a_row_prints(printed, tokens):
 def test_a_card_of_two_sizes_is_the_one_that_holds_what_decodes(printed, speed, card):
     """DeepSeek-V3.2 fills eight cards of 96 GB with its weights; 792 tokens/s of 100 ms each are 79 sequences."""
     row = {
-        "id": "h20", "kind": "online_rate", "engine": "vllm", "model_hf_id": "deepseek-ai/DeepSeek-V3.2", "weights_dtype": "fp8",
-        "gpu": printed, "num_gpus": "8", "tp": "8", "dp": "1", "isl": "2048", "osl": "1024", "request_rate": "10",
-        "n_requests": "100", "tpot_ms_mean": "99.71",
-    } | ({"output_tok_s": str(speed)} if speed else {})  # fmt: skip
+        "id": "h20",
+        "kind": "online_rate",
+        "engine": "vllm",
+        "model_hf_id": "deepseek-ai/DeepSeek-V3.2",
+        "weights_dtype": "fp8",
+        "gpu": printed,
+        "num_gpus": "8",
+        "tp": "8",
+        "dp": "1",
+        "isl": "2048",
+        "osl": "1024",
+        "request_rate": "10",
+        "n_requests": "100",
+        "tpot_ms_mean": "99.71",
+    } | ({"output_tok_s": str(speed)} if speed else {})
     assert benchmark_spec(benchmark_of(row)).device.name == card
 
 

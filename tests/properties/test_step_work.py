@@ -175,7 +175,9 @@ def test_hidden_states_and_residuals_hop_between_stages():
     assert costs["stage_transfer"].seconds == near(2 * 2 * 2 * HIDDEN * 6 / 1e9)
 
 
-@pytest.mark.parametrize(("tensor", "stages", "crossing"), [(8, 2, 1), (4, 2, 0), (4, 4, 1), (2, 8, 1), (8, 4, 3), (3, 6, 2)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("tensor", "stages", "crossing"), [(8, 2, 1), (4, 2, 0), (4, 4, 1), (2, 8, 1), (8, 4, 3), (3, 6, 2)]
+)
 def test_hops_between_servers_cross_the_network(tensor, stages, crossing):
     """Stages fill servers of eight one after the other: hops are counted by hand from where each stage begins."""
     link = replace(ideal_rates(link_bytes_per_s=1e12).link, network_bytes_per_s=1e6, domain_devices=8.0)
