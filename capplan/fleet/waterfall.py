@@ -47,10 +47,6 @@ def waterfall(plan: Plan) -> tuple[WaterfallStep, ...]:
     Returns
     -------
     G and C of each step, with the key of the scenario that removes it; those of the last step are the plan's
-
-    References
-    ----------
-    docs/methodology.md.
     """
     order, month = plan.order, plan.usd_per_month
     sizes = [

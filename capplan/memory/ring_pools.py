@@ -18,7 +18,7 @@ _ROWS = 128.0
 
 
 def ring_bytes(mixers: Sequence[Mixer], sequences: Number, *, drafts: bool = False) -> Number:
-    """Return what one device keeps for the waiting tokens of layers whose entries do not overlap, whatever runs.
+    """Return what one device keeps for the waiting tokens of layers whose entries do not overlap.
 
         F = 128 ceil((n + 2) R + 1 over 128) 2 d w in each layer,   R = c, or 2 c with drafts
 

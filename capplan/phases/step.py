@@ -95,7 +95,7 @@ HANDED_ON = 2.0
 
 
 def stage_transfer_cost(message_bytes: Number, sharding: Sharding, rates: LinkRates) -> OperatorCost:
-    """Return the cost of all hops between p stages of d groups of t ranks.
+    """Return the cost of all hops between p stages of d groups of t ranks, with D devices in a link domain.
 
         c = ceil(p / max(floor(D / (t d)), 1)) - 1
         T = 2 ((p - 1 - c) P_link(M / t) + c P_network(M / t) + (p - 1) G(t, M))
@@ -103,7 +103,7 @@ def stage_transfer_cost(message_bytes: Number, sharding: Sharding, rates: LinkRa
     Parameters
     ----------
     message_bytes : [B]
-        M, of one of the two tensors.
+        M, of one tensor.
 
     Examples
     --------
