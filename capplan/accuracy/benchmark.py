@@ -171,6 +171,10 @@ def _requests(row: Mapping[str, str], concurrency: int | None, rate: float | Non
     return max(1, round(seconds * rate)) if seconds and rate else None
 
 
+LOADS = "request_rate", "concurrency", "batch_static"
+"""Columns that say how many requests there are at once, or how often one comes."""
+
+
 def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     """Return the benchmark that a row of measured serving results describes; InputError where it cannot be known."""
     named = (row.get("kind") or "").strip()
@@ -185,8 +189,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     conversation = conversation_of(row)
     lengths = mean_lengths(row, kind, conversation)
     deployment, sharding = _engines(row, kind)
-    stated = ("request_rate", "concurrency", "batch_static")
-    rate, concurrency, static = (number_in(row, name) for name in stated)
+    rate, concurrency, static = (number_in(row, name) for name in LOADS)
     date = (row.get("date") or "").strip()
     # NIM and Dynamo count their versions on their own: the date says which engine is inside.
     version = "" if packaged else (row.get("engine_version") or "").strip()

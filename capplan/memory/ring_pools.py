@@ -54,12 +54,10 @@ def ring_bytes(mixers: Sequence[Mixer], sequences: Number, *, drafts: bool = Fal
     return size
 
 
-def _token_bytes(
-    mixers: Sequence[Mixer], kv_bytes_per_element: Number, window_ratio: float, *, drafts: bool = False
-) -> Number:
+def _token_bytes(mixers: Sequence[Mixer], kv_bytes_per_element: Number, window_ratio: float) -> Number:
     """Return what one token of the pools takes on one device, with its part of the pool of windows.
 
-        b = sum over layers of q v + (v + k) / c + q (2 c / w) 4 (d + d_k) f where entries overlap, twice that with drafts
+        b = sum over layers of q v + (v + k) / c + q (2 c / w) 4 (d + d_k) f where entries overlap
 
     Parameters
     ----------
@@ -68,7 +66,6 @@ def _token_bytes(
         of the cache dtype
     window_ratio : [-]
         q, tokens of the pool of windows for each token
-    drafts : rejected drafts are taken back
 
     Returns
     -------
@@ -95,7 +92,7 @@ def _token_bytes(
             size = size + layers * share * held
         if mixer.overlapping:
             state = 4.0 * (mixer.head_dim + mixer.index_head_dim)
-            ring = 2.0 * mixer.entry_tokens * (2.0 if drafts else 1.0) / mixer.window_tokens
+            ring = 2.0 * mixer.entry_tokens / mixer.window_tokens
             element = FORMATS[mixer.state_format].bytes_per_element
             size = size + layers * window_ratio * ring * state * element
     return size

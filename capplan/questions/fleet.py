@@ -309,8 +309,7 @@ def asked_fleet(scenario: Scenario, *, offline: bool) -> AskedFleet:
     calibration = Path(scenario.calibration) if scenario.calibration else None
     limits = scenario.fleet
     on_devices, host_assumptions, host_warnings = refitted_profiles(calibration, engine, limits.devices)
-    unsold = unsold_devices(scenario)
-    warnings += _without_effect(scenario, demand)
+    unsold, warnings = unsold_devices(scenario), [*warnings, *_without_effect(scenario, demand)]
     question = Question(
         networks={name: network_as_served(network, engine) for name, network in networks.items()},
         devices=_sold(scenario, unsold),

@@ -480,9 +480,9 @@ def test_a_network_that_is_slower_than_the_plan_counts_on_is_said(capplan, sku, 
     words = ("--offline", "--hardware", "h100-sxm", *(word for key in keys for word in ("--set", key)))
     for full in ((), ("--full",)):
         shown = " ".join(capplan("fleet", SMALL, *words, *full).out.split())
-        text = f"a replica spans several {sku}, whose network carries {said} GB/s for each GPU, and the plan counts on 50 GB/s"
+        text = f"the network of {sku} carries {said} GB/s for each GPU, and the plan counts on 50 GB/s"
         assert (text in shown) == bool(said)
-        assert ("a replica spans" in shown) == bool(said)
+        assert ("the network of" in shown) == bool(said)
 
 
 def test_servers_are_joined_by_the_network_of_the_machines_that_are_ordered(capplan):
@@ -504,7 +504,7 @@ def test_servers_are_joined_by_the_network_of_the_machines_that_are_ordered(capp
     assert ordered["ttft_s"]["p95"] > usual["ttft_s"]["p95"]
     shown = " ".join(capplan("fleet", SMALL, *words, "--assumptions").out.split())
     assert "servers of h100-sxm are joined as those of a3-highgpu-8g are: 15.6 GB/s for each GPU" in shown
-    assert "a replica spans" not in shown
+    assert "the network of" not in shown
 
 
 SINGLES = """name: p
@@ -521,10 +521,10 @@ def test_caches_that_go_between_slower_machines_than_the_plan_counts_on_are_said
     scenario = tmp_path / "pools.yaml"
     scenario.write_text(SINGLES, encoding="utf-8")
     shown = " ".join(capplan("fleet", scenario, "--offline").out.split())
-    said = "KV caches go between g6e.xlarge, whose network carries 2.5 GB/s for each GPU, and the plan counts on 6.25 GB/s"
+    said = "the network of g6e.xlarge carries 2.5 GB/s for each GPU, and the plan counts on 6.25 GB/s"
     assert f"{said}: plan with fleet.network: 2.5 GB/s" in shown
     slower = " ".join(capplan("fleet", scenario, "--offline", "--set", "fleet.network=2.5 GB/s").out.split())
-    assert "KV caches go between" not in slower
+    assert "the network of" not in slower
 
 
 @pytest.mark.parametrize(("span", "busy", "lots"), [

@@ -20,7 +20,7 @@ from capplan.fleet.review import spec_of_layout
 from capplan.fleet.unit_costs import UnitCosts
 from capplan.money.order import OrderLine
 from capplan.money.price import ChosenPrice, usd_per_month
-from capplan.questions.fleet import AskedFleet
+from capplan.questions.fleet import SAME_RATE, AskedFleet
 from capplan.readers.catalogue.hardware import network_of_sku
 from capplan.readers.catalogue.models import model_source
 from capplan.readers.catalogue.scenarios import scenario_folder
@@ -337,7 +337,7 @@ def slower_networks(plan: Plan) -> dict[str, tuple[float, float]]:
         counted = group.layout.device.network_bytes_per_s
         for placed in group.order.placed() if group.order and counted else ():
             each = network_of_sku(placed.machine.sku) if placed.span > 1 or sent else None
-            if counted and each is not None and each < counted * (1.0 - 1e-3):
+            if counted and each is not None and each < counted * (1.0 - SAME_RATE):
                 found[placed.machine.sku] = (each, counted)
     return found
 

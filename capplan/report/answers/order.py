@@ -171,9 +171,8 @@ def failure_text(plan: Plan) -> str:
 
 def network_texts(plan: Plan) -> Iterator[str]:
     """Yield the machines that a replica spans, or between which KV caches go, and whose network is slower than the plan counts on."""
-    why = "KV caches go between" if plan.transfer is not None else "a replica spans several"
     yield from (
-        f"{why} {sku}, whose network carries {each / 1e9:.3g} GB/s for each GPU, and the plan counts on "
+        f"the network of {sku} carries {each / 1e9:.3g} GB/s for each GPU, and the plan counts on "
         f"{counted / 1e9:.3g} GB/s: plan with fleet.network: {each / 1e9:.3g} GB/s"
         for sku, (each, counted) in slower_networks(plan).items()
     )
