@@ -22,7 +22,6 @@ from capplan.fleet.answer import (
     TightTarget,
     Uneconomical,
 )
-from capplan.fleet.fit import fit
 from capplan.fleet.plan import Plan, whole_gpus
 from capplan.fleet.review import Question, spec_of_layout
 from capplan.fleet.search.candidates import Rejections, layouts, rejection_rows
@@ -47,6 +46,7 @@ from capplan.hardware.device import Device
 from capplan.memory.plan import CONTEXT_TOO_LONG
 from capplan.money.order import machines_per_replica
 from capplan.money.price import ChosenPrice, usd_per_month
+from capplan.replica.replica import memory_of
 from capplan.workload.request_class import Target
 
 RELAXED = (1.75, 2.75)
@@ -242,15 +242,15 @@ def _refused(device: Device, rejected: Rejections, question: Question) -> str:
 
 def _memory_lacking(device: Device, question: Question) -> str:
     """Return what memory the largest replica of a device lacks, with the numbers."""
-    fits = [
-        fit(spec_of_layout(layout, question))
+    specs = [
+        spec_of_layout(layout, question)
         for dtype, network in question.networks.items()
         for kv_format in question.kv_formats
         for ranges in [replace(question.ranges, weight_formats=(dtype,), kv_formats=(kv_format,))]
         for layout in layouts(network, [device], ranges, question.profile)[0]
     ]
-    furthest = max(fits, key=lambda item: (int(item.plan.limit_codes), item.spec.devices))
-    plan, gpus = furthest.plan, furthest.spec.devices
+    plans = [(memory_of(spec), spec.devices) for spec in specs]
+    plan, gpus = max(plans, key=lambda item: (int(item[0].limit_codes), item[1]))
     each = f"each of {gpus} GPUs" if gpus > 1 else "one GPU"
     if int(plan.limit_codes) == CONTEXT_TOO_LONG:
         tokens = float(plan.kv_cache_tokens)

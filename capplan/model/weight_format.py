@@ -681,13 +681,13 @@ def stored_formats(network: Network) -> tuple[str, ...]:
     ('fp8',)
     """
     elements: dict[str, int] = {}
-    for layer in network.layers:
+    for layer, count in network.distinct_layers:
         for projection in layer.projections:
             name = projection.weight_format
-            elements[name] = elements.get(name, 0) + projection.parameters
+            elements[name] = elements.get(name, 0) + count * projection.parameters
         if layer.experts:
             for name, of_expert, _ in layer.experts.matrices:
-                elements[name] = elements.get(name, 0) + layer.experts.experts * of_expert
+                elements[name] = elements.get(name, 0) + count * layer.experts.experts * of_expert
     return tuple(sorted(elements, key=lambda name: -elements[name]))
 
 

@@ -135,7 +135,7 @@ def rejection_rows(rejected: Rejections) -> tuple[Rejection, ...]:
 def _expert_reason(network: Network, sharding: Sharding, *, redundant: bool) -> Reason | None:
     """Return why the experts cannot be split this way, or None if they can; with redundant experts any number fills the ranks."""
     ranks, groups = int(sharding.tensor * sharding.data), int(sharding.expert)
-    routed = {layer.experts for layer in network.layers if layer.experts}
+    routed = {layer.experts for layer, _ in network.distinct_layers if layer.experts}
     if groups > 1 and not routed:
         return Reason(Refusal.EXPERTS, f"expert-parallel {groups} on a model without experts")
     if ranks % groups:
@@ -216,7 +216,7 @@ def _untried_reason(network: Network, layout: Layout, ranges: Ranges) -> Reason 
     if tuple(ranges.tensor_parallel) != TENSOR_PARALLEL or tensor * data <= _reach(layout.device):
         return None
     whole = tensor == 1 and int(layout.sharding.expert) == data > 1
-    if whole and any(layer.experts for layer in network.layers):
+    if whole and any(layer.experts for layer, _ in network.distinct_layers):
         return None
     words = f"tensor x data parallel {tensor * data} exceeds the {_reach(layout.device)} devices of one link domain"
     return Reason(Refusal.LINK_DOMAIN, words)
@@ -268,7 +268,7 @@ def shardings(network: Network, ranges: Ranges) -> Iterable[Sharding]:
     >>> [(item.tensor, item.pipeline) for item in shardings(dense, Ranges((1, 2), (1, 2)))]
     [(1.0, 1.0), (1.0, 2.0), (2.0, 1.0), (2.0, 2.0)]
     """
-    has_experts = any(layer.experts for layer in network.layers)
+    has_experts = any(layer.experts for layer, _ in network.distinct_layers)
     tried: dict[Sharding, None] = {}
     for degree, pipeline in product(ranges.tensor_parallel, ranges.pipeline_parallel):
         groups = [(degree, 1), (1, degree)] if has_experts else [(degree, 1)]
