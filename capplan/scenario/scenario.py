@@ -91,6 +91,10 @@ def promised(reading: Reading, promise: Promise, classes: Sequence[RequestClass]
     )
     if not targets:
         reading.assume("no latency targets: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
+        if any(item.users for item in classes):
+            reading.warnings.append(
+                "users without a latency target wait for any fleet, so the smallest is enough: state slo.ttft_p95 or slo.tpot_p95"
+            )
     if promise.confidence is None and targets:
         reading.assume(
             f"sized to meet all targets with a probability of {Slo().confidence:.0%}, given how far predictions were from measured results",

@@ -85,6 +85,7 @@ from capplan.report.answers.fleet_words import (
     thin_texts,
     tight_texts,
     uneconomical_text,
+    unlisted_texts,
     usd_per_job,
 )
 from capplan.report.answers.order import (
@@ -135,6 +136,7 @@ def first_screen(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> An
             *(["*: some of its kernels were not timed on this GPU, so it is less certain"] * marked),
             *why_texts(plan),
             *delivered_texts(asked.scenario.slo.targets, plan),
+            *unlisted_texts(answer, plan),
             *_uneconomical_texts(answer),
             *first_pools_texts(answer),
             *engines_texts(asked, answer),
@@ -297,11 +299,20 @@ def _bottleneck_texts(answer: FleetAnswer, plan: Plan, outlook: Outlook) -> Iter
 
 
 def delivered_texts(targets: Sequence[Target], plan: Plan) -> tuple[str, ...]:
-    """Return in one line what requests see of each SLO target at the peak, next to its limit, and what a million tokens cost at the mean load, unless they are free."""
+    """Return in one line what requests see of each SLO target at the peak, next to its limit, and what a million tokens cost at the mean load, unless they are free.
+
+    Without a target it is both latencies, but for a job, in which nobody waits.
+    """
     seen = [
         f"{target.metric.upper()} {target.statistic} {seconds_text(plan.value(target))} (limit {seconds_text(target.stated_s)})"
         for target in targets
     ]
+    if not targets and not (plan.money and plan.money.job_hours):
+        seen = [
+            f"{name} p95 {seconds_text(spread.p95)} (no limit)"
+            for name, spread in (("TTFT", plan.seen.ttft_s), ("TPOT", plan.tpot_s))
+            if spread.p95
+        ]
     texts = [f"at the peak: {', '.join(seen)}"] if seen else []
     if (costs := plan.money) is not None and plan.usd_per_hour:
         output = costs.usd_per_million_output_tokens_at_mean
@@ -503,6 +514,7 @@ def _recommendation(answer: FleetAnswer) -> tuple[str, ...]:
 def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Iterator[str]:
     """Yield what the tables do not say: the recommendation, totals, and how to read them."""
     yield from _recommendation(answer)
+    yield from unlisted_texts(answer, answer.chosen) if answer.chosen else ()
     yield from slices_texts(answer.alike)
     yield from tight_texts(answer)
     yield from measuring_texts(answer)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from capplan.assumption import Assumption, by_what_to_do
 from capplan.fleet.answer import CarriedTraffic, FleetAnswer, NextSteps, PoolsSearch, Relaxation, Uneconomical
 from capplan.fleet.group import Group
-from capplan.fleet.plan import Plan, cost_of, orderable_first
+from capplan.fleet.plan import Plan, cost_of, costs_less, orderable_first
 from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
@@ -407,6 +407,19 @@ def by_the_gpu_text(group: Group) -> str:
     assert group.price is not None
     noun = "provider" if group.price.offers == 1 else "providers"
     return f"at a price per GPU of {group.price.offers} {noun}"
+
+
+def unlisted_texts(answer: FleetAnswer, plan: Plan) -> Iterator[str]:
+    """Yield which GPUs would cost less than a plan that can be ordered, if a machine of them were listed."""
+    if orderable_first(plan)[0]:
+        return
+    usd = {
+        item.hardware: f"{item.hardware} ({paid_text(answer, item.usd_per_month)})"
+        for item in reversed(answer.plans)
+        if item.usd_per_month is not None and orderable_first(item)[0] and costs_less(item, plan)
+    }
+    if usd:
+        yield f"cheaper, but no list states a machine of it: {', '.join(reversed(usd.values()))}"
 
 
 def row_text(plan: Plan, *, kv: bool) -> str:
