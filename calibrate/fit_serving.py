@@ -57,9 +57,10 @@ from calibrate.interval_fit import UNITS, Residual, conformal_intervals
 from calibrate.left_out import left_out_text
 from calibrate.left_out_scores import LEFT_OUT_FILE
 from calibrate.open_loops import OPEN_LOOPS_FILE, OpenValue, open_loops_text, open_values, runs_in_client
+from calibrate.published_tables import published_claims, published_residuals, published_runs
 from calibrate.slow_runs import SLOW_RUNS_FILE, SlowValue, slow_runs, slow_runs_text, slow_values
 from calibrate.slowness_fit import P95, slowness_table, slowness_text
-from capplan.accuracy.bounded import LEAST_POINTS, PROBABILITIES, Interval
+from capplan.accuracy.bounded import LEAST_POINTS, PROBABILITIES, Interval, unmeasured_width
 from capplan.accuracy.score import Prediction, scored
 from capplan.accuracy.serving import prediction_keys
 from capplan.engine.lookup import HOST_TIMES_FILE, host_times
@@ -73,6 +74,8 @@ GRAPH_TOKENS = {"vllm": {"0.8.0": 512.0, "0.11.1": 512.0, "0.19.0": 512.0}}
 
 TABLES = ("serving_measured.csv.gz", "serving_open_2026_11.csv", "serving_mla_open.csv")
 """Tables of served runs in the folder."""
+PUBLISHED_TABLE = "moe_published.csv"
+"""Table of published runs of mixtures, to which nothing is fitted but the intervals."""
 
 Result = TypeVar("Result")
 
@@ -416,8 +419,10 @@ def _log_ratio(prediction: Prediction) -> float:
 
 
 def _residual(row: PredictedRow, column: str, log_ratio: float, prediction: Prediction) -> Residual:
-    keys = prediction_keys(column, row.load, row.item.replica)
-    return Residual(keys, row.item.parts, (prediction.row, column), log_ratio, prediction.weight)
+    replica = row.item.replica
+    keys = prediction_keys(column, row.load, replica)
+    own = log_ratio / unmeasured_width(replica.spec.efficiency.unmeasured)
+    return Residual(keys, row.item.parts, (prediction.row, column), own, prediction.weight)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -455,10 +460,15 @@ def main(arguments: Sequence[str]) -> int:
         report(f"{ruler} left out", unseen_rows)
     SLOW_RUNS_FILE.write_text(slow_runs_text(left_out_slowness(others)), encoding="utf-8")
     slow = slow_runs()
+    published = published_runs(folder / PUBLISHED_TABLE)
     table = slowness_table(slow)
+    table = replace(table, published=published_claims(published, table))
     (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
     shipped_slowness.cache_clear()
-    intervals, coverage = conformal_intervals({ruler: regime_residuals(unseen[ruler]) for ruler in UNITS})
+    residuals = {
+        ruler: [*regime_residuals(unseen[ruler]), *published_residuals(published)] for ruler in UNITS
+    }
+    intervals, coverage = conformal_intervals(residuals)
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")
     (data / "intervals.yaml").write_text(intervals_text(intervals), encoding="utf-8")
     OPEN_LOOPS_FILE.write_text(open_loops_text(left_out_open_loops(fit, others)), encoding="utf-8")

@@ -7,8 +7,8 @@ score, the factor by which the ends of the regime that all other units give woul
 
     s = max( min_r (m_r - x) / a_r,  min_r (x - m_r) / b_r,  0 )
 
-over the regimes r that its interval spans, with medians m_r and distances a_r, b_r to their ends. The intervals of a statistic and load
-are stretched by the quantile of the scores at their level, so that they hold that share of what was left out: models, sources and
+over the regimes r that its interval spans, with medians m_r and distances a_r, b_r to their ends. The intervals of a statistic and load,
+of dense networks and of mixtures apart, are stretched by the quantile of the scores at their level, so that they hold that share of what was left out: models, sources and
 generations of engines in turn, each predicted with numbers that never saw it, if there are two or more of it. An interval holds the prediction itself, so that of a biased
 regime begins or ends there (the score of a value between prediction and median is 0): the bias is that of the sources which were measured, and
 a reader's installation may not have it.
@@ -58,7 +58,7 @@ class Residual:
     name: tuple[str, str]
     """Row and column."""
     log_ratio: float
-    """Logarithm of measured over predicted."""
+    """Logarithm of measured over predicted; on a device whose kernels were not timed, over `unmeasured_width`, by which its intervals are wider."""
     weight: float = 1.0
 
     @property
@@ -70,6 +70,23 @@ class Residual:
     def statistic(self) -> str:
         """Return its statistic and load."""
         return "/".join(self.keys[0].split("/")[:2])
+
+    @property
+    def is_dense(self) -> bool:
+        """Return whether its network routes nothing to experts."""
+        return of_dense(self.keys[0]) is True
+
+
+def of_dense(key: str) -> bool | None:
+    """Return whether a regime is of dense networks; None where it is of all.
+
+    Examples
+    --------
+    >>> of_dense("tpot_mean/open/dense/today"), of_dense("tpot_mean/open/moe"), of_dense("tpot")
+    (True, False, None)
+    """
+    network = key.split("/")[2:]
+    return network[0] == "dense" if network else None
 
 
 Kinds: TypeAlias = Mapping[str, Sequence[Residual]]
@@ -202,6 +219,10 @@ class Scores:
     units: Array
     weights: Array
     statistics: Array
+    dense: Array
+    """Whether the network of each is dense."""
+    of_all: Array
+    """Whether each stands for networks of all classes too."""
     parts: Array
     by_level: Mapping[float, Array]
 
@@ -232,6 +253,8 @@ def left_out_scores(kinds: Kinds) -> dict[str, Scores]:
             _codes([own.unit for own in residuals]),
             np.array([own.weight for own in residuals]),
             np.array([own.statistic for own in residuals]),
+            np.array([own.is_dense for own in residuals], dtype=bool),
+            np.array([of_dense(own.keys[-1]) is None for own in residuals], dtype=bool),
             np.array([own.parts[ruler] for own in residuals]),
             {level: np.array(scores) for level, scores in by_level.items()},
         )
@@ -272,7 +295,7 @@ def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[s
     every = {ruler: np.ones(own.weights.size, dtype=bool) for ruler, own in scores.items()}
     intervals = {}
     for key, entry in found.items():
-        pool = _pool(scores, "/".join(key.split("/")[:2]), every)
+        pool = _pool(scores, "/".join(key.split("/")[:2]), every, of_dense(key))
         intervals[key] = stretched_by(entry, {level: _stretch(scores, level, pool) for level in LEVELS})
     coverage: dict[tuple[str, str], Coverage] = {}
     for ruler, own in scores.items():
@@ -283,14 +306,19 @@ def conformal_intervals(kinds: Kinds) -> tuple[dict[str, Interval], dict[tuple[s
     return {key: with_prediction(entry) for key, entry in reached.items()}, coverage
 
 
-def _pool(scores: Mapping[str, Scores], name: str, left: Mapping[str, Array]) -> dict[str, Array]:
+def _pool(
+    scores: Mapping[str, Scores], name: str, left: Mapping[str, Array], dense: bool | None
+) -> dict[str, Array]:
     """Return which scores stretch a regime: those of its statistic and load, of its quantity under the load if they are few, else all.
+
+    Mixtures stretch the intervals of mixtures, and dense networks those of dense ones, where they are enough.
 
     Parameters
     ----------
     scores : by ruler
     name : statistic and load, several statistics of a quantity and a load (`tpot_middle/open`), or a quantity
     left : by ruler, the scores that there are
+    dense : whether the regime is of dense networks; None: of all
     """
     statistic, _, load = name.partition("/")
     quantity = statistic.partition("_")[0]
@@ -310,9 +338,15 @@ def _pool(scores: Mapping[str, Scores], name: str, left: Mapping[str, Array]) ->
         }
     )
     middle = (f"{quantity}_mean/{load}", f"{quantity}_p50/{load}")
-    for pool in (named(*middle) if statistic.endswith("_middle") else named(name), named(*of_quantity)):
-        if max(int(kept.sum()) for kept in pool.values()) >= FEW_VALUES:
-            return pool
+    alike = {ruler: own.of_all if dense is None else own.dense == dense for ruler, own in scores.items()}
+    for kept_too in (alike, None):
+        for pool in (named(*middle) if statistic.endswith("_middle") else named(name), named(*of_quantity)):
+            own = {
+                ruler: np.logical_and(kept, kept_too[ruler]) if kept_too else kept
+                for ruler, kept in pool.items()
+            }
+            if max(int(kept.sum()) for kept in own.values()) >= FEW_VALUES:
+                return own
     return dict(left)
 
 
@@ -393,9 +427,12 @@ def _inside(scores: Mapping[str, Scores], ruler: str) -> dict[float, Array]:
             name: np.array([residual.parts[ruler] != part for residual in entry.residuals])
             for name, entry in scores.items()
         }
-        for statistic in np.unique(own.statistics[own.parts == part]):
-            others = _pool(scores, str(statistic), left)
-            theirs = (own.statistics == statistic) & (own.parts == part)
+        for statistic, dense in {
+            (own.residuals[place].statistic, own.residuals[place].is_dense)
+            for place in np.flatnonzero(own.parts == part).tolist()
+        }:
+            others = _pool(scores, statistic, left, dense)
+            theirs = (own.statistics == statistic) & (own.parts == part) & (own.dense == dense)
             for level in LEVELS:
                 inside[level][theirs] = own.by_level[level][theirs] <= _stretch(scores, level, others)
     return inside

@@ -5,7 +5,6 @@ listed by their source and left out here.
 """
 
 import csv
-import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ _SLICES = {"MIG 4g.71gb": "4g.71gb", "MIG 3g.71gb": "3g.71gb"}
 
 TEXT = """Two sources ran vLLM on slices of an H200: Qwen3-30B-A3B in fp8 on 4g.71gb with one prompt of 30 tokens for all requests, and Llama-3.1-8B on 3g.71gb of
 an H200 NVL whose other slices were busy, sent in chunks of a fixed number of requests. No prediction was fitted on them; the width of intervals on slices was chosen on these runs, so they are no test of it. `ratio` is predicted over measured tokens a
-second; the interval is that of a whole device before it is widened for a slice.
+second.
 
 """
 EMBEDDINGS = """Embeddings of 20 tokens with Qwen3-Embedding-8B took {low:.0f} to {high:.0f} sequences a second in all {runs} runs: on 60 or 132 multiprocessors, by themselves or
@@ -61,42 +60,18 @@ def predictions(rows: Sequence[Mapping[str, str]]) -> Sequence[Prediction]:
         return validation([path], kind="serving", intervals=shipped_intervals()).scored
 
 
-def needed_width(found: Sequence[tuple[float, float, float, float]], coverage: float = 0.8) -> float:
-    """Return the factor on the logarithm of intervals with which they hold a share of the measured values.
-
-    Parameters
-    ----------
-    found : measured, predicted, low, high
-    coverage : share that the intervals are to hold
-
-    Examples
-    --------
-    Nine of ten are at the edge and one is twice as far:
-
-    >>> edge = [(1.2, 1.0, 0.8, 1.2)] * 9 + [(1.44, 1.0, 0.8, 1.2)]
-    >>> round(needed_width(edge), 2)
-    1.0
-    """
-    off = sorted(
-        math.log(measured / predicted) / math.log((high if measured > predicted else low) / predicted)
-        for measured, predicted, low, high in found
-    )
-    return off[min(math.ceil(coverage * len(off)), len(off)) - 1]
-
-
 def slices_section(folder: Path) -> str:
     """Return the section."""
     with (folder / "mig_embedding.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     by_slice: dict[str, list[float]] = {}
-    intervals = []
+    inside, runs = 0, 0
     for one in predictions(list(scored_rows(rows))):
         if one.predicted is None or one.low is None or one.high is None:
             continue
         name = dict(one.groups or {}).get("device", "")
         by_slice.setdefault(name, []).append(one.predicted / one.measured)
-        intervals.append((one.measured, one.predicted, one.low, one.high))
-    width = needed_width(intervals)
+        inside, runs = inside + (one.low <= one.measured <= one.high), runs + 1
     lines = ["| slice | runs | lowest ratio | median | highest |", "| --- | ---: | ---: | ---: | ---: |"]
     lines += [
         f"| {name} | {len(ratios)} | {min(ratios):.2f} | {median(ratios):.2f} | {max(ratios):.2f} |"
@@ -110,5 +85,5 @@ def slices_section(folder: Path) -> str:
     text = EMBEDDINGS.format(
         low=min(embedded), high=max(embedded), runs=len(embedded), sliced=median(shared["time-sliced"]), mps=median(shared["mps"])
     )  # fmt: skip
-    found = f"Intervals {width:.2f} times as wide as on whole devices hold 80 % of them; {SLICE_WIDTH} is what is used."
+    found = f"Intervals {SLICE_WIDTH} times as wide as on whole devices hold {inside} of {runs} values."
     return TEXT + "\n".join(lines) + f"\n\n{found}\n\n" + text

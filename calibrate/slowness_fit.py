@@ -17,6 +17,7 @@ from calibrate.interval_fit import capped_weights
 from calibrate.slow_runs import SlowValue
 from capplan.accuracy.score import weighted_quantile
 from capplan.accuracy.slowness import (
+    CLAIMED,
     PROBABILITIES,
     JointSlowness,
     Latency,
@@ -150,7 +151,7 @@ def slowness_table(values: Sequence[SlowValue]) -> SlownessTable:
         name: len({value.group for value in values if value.is_open and value.network_class == name})
         for name in sorted({value.network_class for value in values})
     }
-    apart = SlownessTable(RELATIVE, HOST_S, regimes, 0.0, classes)
+    apart = SlownessTable(RELATIVE, HOST_S, regimes, 0.0, classes, {})
     return replace(apart, correlation=correlation_of(runs, apart))
 
 
@@ -258,6 +259,9 @@ def slowness_text(table: SlownessTable) -> str:
         "# class of network: groups of open-loop runs",
         "classes:",
         *(f"  {name}: {groups}" for name, groups in table.classes.items()),
+        f"# class of network: published values within what is claimed with {CLAIMED:g}: share, values, models",
+        "published:",
+        *(f"  {name}: [{own.held:.3f}, {own.values}, {own.models}]" for name, own in table.published.items()),
         "# of the normal scores of both latencies of a run",
         f"correlation: {table.correlation:.4f}",
         f"# latency/part: [quantiles at {', '.join(map(str, PROBABILITIES))}, runs, groups]",

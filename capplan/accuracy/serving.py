@@ -8,10 +8,9 @@ from capplan.accuracy.benchmark import Benchmark, benchmark_of, untold
 from capplan.accuracy.bounded import (
     Intervals,
     engine_generation,
-    interval_of,
+    interval_on,
     network_class,
     regime_keys,
-    widest,
 )
 from capplan.accuracy.cells import is_set
 from capplan.accuracy.replay import STABLE, Servers, overloaded
@@ -189,7 +188,8 @@ def _predicted(
     if value <= 0:
         return one
     keys = prediction_keys(one.metric, load_of(benchmark, predicted), servers.replica)
-    bounds = interval_of(intervals, keys) or widest(intervals)
+    spec = servers.replica.spec
+    bounds = interval_on(intervals, keys, spec.device, spec.efficiency.unmeasured)
     return replace(
         one,
         predicted=value,

@@ -15,7 +15,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from capplan.accuracy.bounded import PROBABILITIES as INTERVAL_PROBABILITIES
-from capplan.accuracy.bounded import left_out_spread, of_deployment
+from capplan.accuracy.bounded import left_out_spread, of_deployment, unmeasured_width
 from capplan.accuracy.joint_normal import all_within, normal_probability, other_limit, shared_out
 from capplan.engine.left_out import LeftOutResult, Served
 from capplan.hardware.device import Device, Efficiency
@@ -32,10 +32,6 @@ FEW_GROUPS = 12
 """Groups of runs (source, model, device) below which a distribution is called thin."""
 FEW_OF_CLASS = 5
 """Groups with networks of one class below which the distribution of that class is called thin."""
-UNMEASURED = 1.6
-"""Factor on the width for each thing that was not measured (an assumption): a class of networks or slices of a device without an open loop, a generation
-of devices without timed kernels, a vendor without any. Closed loops are off by 10 % with latent attention, the only such class, and on devices that borrow
-the kernels of a distant one; by 6 to 7 % with dense networks, and on devices that borrow those of their own generation, most of the open loops."""
 PROBABILITIES = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 """Where the distributions of the back-test are known; between and beyond them the logarithm is linear in the normal quantile."""
 OWN_PROBABILITIES = (0.005, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.975, 0.995)
@@ -225,6 +221,20 @@ class SlownessRegime:
         return Slowness(logs, self.rows, self.groups, thin)
 
 
+CLAIMED = 0.8
+"""Probability whose claim is held against published runs: that of plans by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedClaim:
+    """How many latencies of published runs, to which nothing was fitted, were within the slowness that is claimed with CLAIMED."""
+
+    held: float
+    """Share of them; a model weighs as much as its values, a few at most."""
+    values: int
+    models: int
+
+
 @dataclass(frozen=True, slots=True)
 class SlownessTable:
     """The slowness distributions of the back-test."""
@@ -239,6 +249,8 @@ class SlownessTable:
     """Correlation of the normal scores of both latencies of a run."""
     classes: Mapping[str, int]
     """Class of network -> groups of open-loop runs."""
+    published: Mapping[str, PublishedClaim]
+    """Class of network -> what published runs kept."""
 
 
 def slowness_scale(step_s: float, relative: float, host_s: float) -> float:
@@ -272,33 +284,6 @@ def slowness_scale(step_s: float, relative: float, host_s: float) -> float:
     Independent errors add in quadrature: JCGM 100:2008, "Guide to the expression of uncertainty in measurement", section 5.1.
     """
     return math.hypot(relative, math.log1p(host_s / step_s))
-
-
-def unmeasured_width(grounds: int) -> float:
-    """Return the factor on the width of a distribution for several things that were not measured.
-
-        f = sqrt(1 + n (u^2 - 1))
-
-    Parameters
-    ----------
-    grounds : [-]
-        n, things that were not measured, each independent of the others
-
-    Returns
-    -------
-    [-]
-        f; u is UNMEASURED
-
-    Examples
-    --------
-    >>> unmeasured_width(0), unmeasured_width(1), round(unmeasured_width(2), 2)
-    (1.0, 1.6, 2.03)
-
-    References
-    ----------
-    Independent errors add in quadrature: JCGM 100:2008, "Guide to the expression of uncertainty in measurement", section 5.1.
-    """
-    return math.sqrt(1.0 + grounds * (UNMEASURED**2 - 1.0))
 
 
 def latency_of(target: Target) -> Latency:

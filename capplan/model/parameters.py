@@ -369,3 +369,21 @@ def summary(network: Network) -> dict[str, Any]:
         "experts_per_token": routed.experts_per_token if routed else 0,
         "max_context_tokens": network.max_context_tokens,
     }
+
+
+LARGE_PARAMETERS = 1e11
+"""Parameters from which a mixture counts as large whatever its attention (a choice): all published separate pools in the open data are of larger models."""
+
+
+def is_large_mixture(network: Network) -> bool:
+    """Return whether a model is one that operators serve with separate pools and experts over several servers.
+
+    It has routed experts, and latent attention or LARGE_PARAMETERS: prompts and decode steps then want other layouts.
+
+    References
+    ----------
+    DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 3.4, https://arxiv.org/abs/2412.19437.
+    """
+    return bool(network.routed_layers) and (
+        bool(network.latent_layers) or parameters(network) >= LARGE_PARAMETERS
+    )

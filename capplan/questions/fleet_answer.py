@@ -13,9 +13,9 @@ from capplan.fleet.plan import Plan
 from capplan.fleet.pools.search import least_usd_of_pools, pools_decision
 from capplan.fleet.pools.sizing import smaller_chunks, with_certainty_of_pools, with_pools
 from capplan.fleet.review import Question
-from capplan.fleet.search.candidates import is_large_mixture
 from capplan.fleet.search.cheapest import Search, Terms, search_of
 from capplan.fleet.search.search_cache import SearchCache
+from capplan.model.parameters import is_large_mixture
 from capplan.questions.fleet import AskedFleet, asked_fleet, replicas_by_group, terms_of
 from capplan.questions.money.budget import carried_traffic, paid_by_mix, rented_within_budget, within_budget
 from capplan.scenario.one_line import ANY

@@ -19,10 +19,11 @@ from capplan.errors import InputError, together, unknown
 from capplan.fleet.engine_options import TierSize
 from capplan.fleet.pools.link import LinkTerms
 from capplan.fleet.scenario import FleetLimits, MixBy, PoolsLimits
-from capplan.fleet.search.candidates import Ranges, is_large_mixture
+from capplan.fleet.search.candidates import Ranges
 from capplan.hardware.device import NETWORKS, Device
 from capplan.memory.kv_sizes import AUTO
 from capplan.model.network import Network
+from capplan.model.parameters import is_large_mixture
 from capplan.model.weight_format import KV_FORMATS, named_weight_format
 from capplan.money.order import OWN, Machine, MachineLimits
 from capplan.operators.device_rates import no_speed_reason

@@ -123,11 +123,11 @@ def test_every_class_that_parts_from_its_claim_is_named_with_its_count_of_models
 
 
 LEAST_HELD = {
-    "dense": {0.5: 0.53, 0.8: 0.85, 0.95: 0.93},
-    "moe": {0.5: 0.51, 0.8: 0.79, 0.95: 0.89},
-    "mla": {0.5: 0.40, 0.8: 0.72, 0.95: 0.83},
+    "dense": {0.5: 0.52, 0.8: 0.8, 0.95: 0.91},
+    "moe": {0.5: 0.49, 0.8: 0.78, 0.95: 0.9},
+    "mla": {0.5: 0.43, 0.8: 0.72, 0.95: 0.87},
 }
-"""About two points below what was held of left-out models, and no less than a claim that is held; two models have latent attention."""
+"""About two points below what was held of left-out models, and no less than a claim that is held; mixtures include the published ones."""
 
 
 def test_left_out_values_of_each_class_lie_inside_their_intervals_as_measured():

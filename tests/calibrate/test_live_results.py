@@ -77,19 +77,31 @@ def test_the_queue_of_llama_cpp_follows_from_its_step_times(tmp_path):
             assert own == pytest.approx(seen, rel=tolerance), (name, metric, part)
 
 
-@pytest.mark.long
-def test_plans_of_a_fitted_deployment_hold_as_often_as_they_claim(tmp_path):
-    """Forty loops that no fit saw, on a busy machine: as in docs/evidence/live.md."""
-    folder = unpacked(tmp_path, AGAIN)
+def claims(folder, most):
+    """Return what is claimed of the first loops that no fit saw, and what came true."""
     replica = calibrated_replica(folder / "fitted.calibration.yaml", folder / "tiny")
-    found = [
-        claim(record, replica, load.name)
+    named = [
+        (load.name, record)
         for load in loads(capacity_per_s(folder))
         for record in records_of(folder, load.name)
     ]
+    return [claim(record, replica, name) for name, record in named[:most]]
+
+
+def test_a_loop_is_held_against_what_is_claimed_of_each_latency_and_of_both(tmp_path):
+    (found,) = claims(unpacked(tmp_path, AGAIN), 1)
+    assert list(found.holds) == list(PLANS)
+    assert set(found.inside) == set(found.measured_s)
+
+
+@pytest.mark.long
+def test_plans_of_a_fitted_deployment_hold_as_often_as_they_claim(tmp_path):
+    """Forty loops that no fit saw, on a busy machine: as in docs/evidence/live.md. In one deployment both latencies err together more often than among
+    many, so that plans of both hold more often than is claimed."""
+    found = claims(unpacked(tmp_path, AGAIN), None)
     assert len(found) == 40
     for plan in PLANS:
-        assert 0.7 <= np.mean([one.holds[plan] for one in found]) <= 0.9, plan
+        assert 0.7 <= np.mean([one.holds[plan] for one in found]) <= (0.95 if plan == "both" else 0.9), plan
 
 
 @pytest.mark.long

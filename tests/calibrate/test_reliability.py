@@ -87,7 +87,8 @@ def test_slowness_that_is_kept_is_what_a_replay_gives_today(measured):
 
 
 def test_the_shipped_distribution_is_that_of_the_runs():
-    assert slowness_text(slowness_table(slow_runs())) == SLOWNESS_FILE.read_text(encoding="utf-8")
+    shipped = replace(slowness_table(slow_runs()), published=shipped_slowness().published)
+    assert slowness_text(shipped) == SLOWNESS_FILE.read_text(encoding="utf-8")
 
 
 def test_what_is_written_is_read_again(tmp_path):

@@ -7,9 +7,10 @@ import pytest
 from capplan.cli.main import main
 from capplan.fleet.plan import cost_of
 from capplan.fleet.review import spec_of_layout
-from capplan.fleet.search.candidates import Ranges, is_large_mixture, shardings
+from capplan.fleet.search.candidates import Ranges, shardings
 from capplan.fleet.search.layouts import search
 from capplan.fleet.search.one_layout import trial_of
+from capplan.model.parameters import is_large_mixture
 from capplan.model.sharding import Sharding
 from capplan.questions.fleet import terms_of
 from capplan.questions.plans.plan_file import asked_of_plan, chosen_in

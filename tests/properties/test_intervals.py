@@ -22,6 +22,7 @@ from capplan.accuracy.bounded import (
     left_out_spread,
     operation_interval,
     regime_keys,
+    unmeasured_width,
     unseen_doublings,
 )
 from capplan.accuracy.slowness import (
@@ -122,6 +123,31 @@ def test_an_interval_of_one_source_spans_that_of_others_too():
         replace(own, parts=own.parts | {"source": "two"}, keys=keys[4:]) for own in residuals([0.26] * 40)
     ]
     assert interval_of(regime_intervals(careful + wider), keys).high_ratio > 1.29
+
+
+def test_mixtures_stretch_no_interval_of_dense_networks():
+    """Dense networks are off by 2 %, mixtures by 30 %: what mixtures show says nothing of dense networks."""
+    rng = np.random.default_rng(12)
+    entries = []
+    for kind, off in (("dense", 0.02), ("moe", 0.3)):
+        keys = regime_keys("tpot", "closed", kind, "measured")
+        shift = rng.normal(0.0, off, 24)[np.arange(192) % 24]
+        entries.append(residuals(shift + rng.normal(0.0, 0.1 * off, 192), keys, models=24))
+    both, _ = conformal_intervals({ruler: [*entries[0], *entries[1]] for ruler in UNITS})
+    alone, _ = conformal_intervals(dict.fromkeys(UNITS, entries[0]))
+    key = regime_keys("tpot", "closed", "dense", "measured")[0]
+    assert both[key].ratios == pytest.approx(alone[key].ratios)
+
+
+@pytest.mark.parametrize("quantity", ["ttft", "tpot", "throughput"])
+def test_an_interval_is_wider_the_further_the_timed_device_is(quantity):
+    """As plans are less sure there: on another generation than was timed, and more so on another vendor's devices."""
+    spread = []
+    for far in (0, 1, 2):
+        operation = Operation("dense", profile("vllm"), "measured", device("h100-sxm"), unmeasured=far)
+        interval = operation_interval(shipped_intervals(), quantity, "closed", operation)
+        spread.append(np.log(interval.high_ratio / interval.low_ratio) / unmeasured_width(far))
+    assert spread == pytest.approx([spread[0]] * 3)
 
 
 def test_two_values_of_a_second_source_stretch_no_interval_of_the_first():

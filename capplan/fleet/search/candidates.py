@@ -13,7 +13,7 @@ from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
 from capplan.memory.capacity import encoder_reason
 from capplan.model.network import Network
-from capplan.model.parameters import parameters
+from capplan.model.parameters import is_large_mixture
 from capplan.model.sharding import Sharding, head_reason, listed_degrees, refuse_heads
 from capplan.model.stored_tensor import BLOCK_DTYPES
 from capplan.model.weight_format import FORMATS, RECIPES, named_weight_format, stored_formats
@@ -63,26 +63,6 @@ class Layout:
         words = f"{' '.join(parts)}, {dtype}"
         tokens = self.max_num_batched_tokens
         return words if tokens is None else f"{words}, {tokens:,} tokens a step"
-
-
-LARGE_PARAMETERS = 1e11
-"""Parameters from which a mixture of experts counts as large whatever its attention: a choice, so that the search of small ones takes no longer.
-All published deployments with separate pools in the open data are of larger models."""
-
-
-def is_large_mixture(network: Network) -> bool:
-    """Return whether a model is one that operators serve with separate pools and experts over several servers.
-
-    It has routed experts, and either latent attention or LARGE_PARAMETERS. A prompt then loads all experts once for many tokens, a decode
-    step loads them for few, so the two phases want other batches and other layouts.
-
-    References
-    ----------
-    DeepSeek-AI 2024, "DeepSeek-V3 Technical Report", section 3.4, https://arxiv.org/abs/2412.19437.
-    """
-    return bool(network.routed_layers) and (
-        bool(network.latent_layers) or parameters(network) >= LARGE_PARAMETERS
-    )
 
 
 TENSOR_PARALLEL = (1, 2, 4, 8)

@@ -15,7 +15,7 @@ from capplan.fleet.answer import Relaxation
 from capplan.fleet.engine_options import tier_in_tokens
 from capplan.fleet.load.demand import Demand
 from capplan.fleet.review import Question, spec_of_layout
-from capplan.fleet.search.candidates import Layout, Rejections, is_large_mixture, layouts
+from capplan.fleet.search.candidates import Layout, Rejections, layouts
 from capplan.fleet.search.steady_plans import (
     LOADS,
     carried_shares,
@@ -27,6 +27,7 @@ from capplan.fleet.search.steady_plans import (
 )
 from capplan.memory.plan import LIMITS
 from capplan.model.network import Network
+from capplan.model.parameters import is_large_mixture
 from capplan.model.sharding import Sharding
 from capplan.numbers import Array
 from capplan.replica.plans import (

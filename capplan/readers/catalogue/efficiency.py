@@ -186,7 +186,7 @@ def efficiency_for(device: Device, engine: EngineProfile | None = None) -> Effic
     taken = lent(taken, device)
     found = Efficiency(nearest, taken.fits, kinship=kinship, foreign=not known)
     if found.unmeasured:
-        from capplan.accuracy.slowness import unmeasured_width
+        from capplan.accuracy.bounded import unmeasured_width
 
         what += (
             f"; plans are sized for {unmeasured_width(found.unmeasured):.3g} times the usual spread of speed"
@@ -314,7 +314,7 @@ SLOWNESS_FILE = Path(__file__).parents[2] / "accuracy" / "data" / "slowness.yaml
 @lru_cache(maxsize=1)
 def shipped_slowness() -> "SlownessTable":
     """Return the slowness of replicas, as it was measured in open loops."""
-    from capplan.accuracy.slowness import SlownessRegime, SlownessTable
+    from capplan.accuracy.slowness import PublishedClaim, SlownessRegime, SlownessTable
 
     table = read_yaml(SLOWNESS_FILE, kind="a table of slownesses").value
     return SlownessTable(
@@ -326,4 +326,8 @@ def shipped_slowness() -> "SlownessTable":
         },
         correlation=float(table["correlation"]),
         classes={name: int(groups) for name, groups in table["classes"].items()},
+        published={
+            name: PublishedClaim(float(held), int(values), int(models))
+            for name, (held, values, models) in table["published"].items()
+        },
     )

@@ -72,6 +72,7 @@ from capplan.report.answers.fleet_words import (
     pools_closing,
     pools_result,
     pools_tables,
+    published_texts,
     purchase_text,
     rejected_text,
     relaxation_text,
@@ -143,6 +144,7 @@ def first_screen(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> An
             *_bottleneck_texts(answer, plan, outlook),
             *(hits_texts(asked, plan) if asked.question.demand.reuses else ()),
             *(_certainty_texts(answer, plan) if promised else ()),
+            *(published_texts(plan, asked) if promised else ()),
             *most_assumed_texts(assumptions),
             *commitments_text(outlook.mixes),
             *total_texts(plan, outlook.total),
@@ -519,6 +521,8 @@ def _closing(asked: AskedFleet, answer: FleetAnswer, outlook: Outlook) -> Iterat
     yield from tight_texts(answer)
     yield from measuring_texts(answer)
     yield from thin_texts(answer.plans)
+    if answer.chosen and asked.scenario.slo.targets:
+        yield from published_texts(answer.chosen, asked)
     yield from (uneconomical_text(row, answer) for row in answer.uneconomical)
     yield from commitments_closing(outlook.mixes) if outlook.mixes else offers_closing(answer.chosen)
     yield from currency_texts(asked.scenario.file.currency, paid_usd(answer, outlook))

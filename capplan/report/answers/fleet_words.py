@@ -5,10 +5,13 @@ from dataclasses import asdict
 from math import ceil, inf
 from typing import Any, TypeVar
 
+from capplan.accuracy.bounded import network_class
+from capplan.accuracy.slowness import CLAIMED
 from capplan.assumption import Assumption, by_what_to_do
 from capplan.fleet.answer import CarriedTraffic, FleetAnswer, NextSteps, PoolsSearch, Relaxation, Uneconomical
 from capplan.fleet.group import Group
 from capplan.fleet.plan import Plan, cost_of, costs_less, orderable_first
+from capplan.model.parameters import is_large_mixture
 from capplan.money.order import owned_price_text
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
 from capplan.questions.fleet import AskedFleet
@@ -84,6 +87,18 @@ def thin_texts(plans: Iterable[Plan]) -> Iterator[str]:
     """Yield that probabilities rest on few open-loop measurements, if those of any plan do."""
     if any(plan.few_open_loops_measured for plan in plans):
         yield "few results of similar networks were measured under open load: the probabilities rest on a widened spread"
+
+
+def published_texts(plan: Plan, asked: AskedFleet) -> Iterator[str]:
+    """Yield how many published runs of large mixtures of the class of a plan kept what is claimed of them."""
+    networks = [asked.question.networks[group.weight_dtype] for group in plan.groups]
+    classes = {network_class(network) for network in networks if is_large_mixture(network)}
+    for claim in map(asked.question.slowness_table.published.get, sorted(classes)):
+        if claim is not None:
+            yield (
+                f"published runs: {claim.held:.0%} of {claim.values} latencies of {claim.models} such mixtures kept what is claimed "
+                f"with {CLAIMED:.0%}; measure one replica first: capplan verify-plan"
+            )
 
 
 def usd_per_job(answer: FleetAnswer, usd_per_month: float | None) -> float | None:
