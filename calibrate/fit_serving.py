@@ -87,7 +87,7 @@ TRUST = 1.5
 TRUST_AGAIN = 0.4
 """How far the first round may go, in spreads of the prior; halved where a round made the loss larger."""
 
-UNTOLD = frozenset({"stream_s", "ranks_s"})
+UNTOLD = frozenset({"stream_s", "ranks_s", "context_token_s"})
 """Numbers that are 0 where no run tells them."""
 
 

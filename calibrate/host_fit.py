@@ -45,6 +45,7 @@ NUMBERS = (
     Number("prompt_token_s", 1.6e-6, 1e-6, 1e-5, 2e-7),
     Number("decode_excess_ratio", 0.7, 0.1, 1.5, 0.1),
     Number("prefill_excess_ratio", 1.2, 0.4, 2.2, 0.1),
+    Number("context_token_s", 0.0, 4e-9, 5e-8, 1e-9),
     Number("ranks_s", 0.0, 5e-4, 5e-3, 1e-4),
     Number("eager_latent_s", 8e-4, 4e-4, 3e-3, 1e-4),
 )
@@ -53,6 +54,7 @@ NUMBERS = (
 
 EVERY: Era = ("every engine", "")
 FIRST: Era = ("engines of the first generation", "")
+FIRST_VLLM: Era = ("vLLM's first engine", "")
 TODAY: Era = ("engines of today", "")
 SECOND_VLLM = (("vllm", "0.8.0"), ("vllm", "0.11.1"), ("vllm", "0.19.0"))
 """Eras of vLLM's second engine."""
@@ -67,7 +69,9 @@ OWNERS: Mapping[str, Mapping[Era, Era]] = {
 }
 """Number -> eras that take it from another one: front ends are alike, and vLLM has one way to run prompts since 0.11.1. With a front end of its own
 SGLang's was fitted to 39 ms, and models of 45 to 62 layers without latents were 23 to 37 % too slow to begin."""
-SHARED_WIDELY = frozenset({"decode_excess_ratio", "ranks_s", "prompt_token_s", "eager_latent_s"})
+SHARED_WIDELY = frozenset(
+    {"decode_excess_ratio", "ranks_s", "context_token_s", "prompt_token_s", "eager_latent_s"}
+)
 """Numbers without siblings: the start of the search is their prior."""
 AHEAD_STEP_S = 3.4e-4
 """Where the search for `step_s` starts of engines that plan a step while the last one runs: what decode steps of Qwen3-0.6B, whose kernels take
@@ -76,6 +80,14 @@ FIRST_SEQUENCE_S: Mapping[Era, float] = {("vllm", "0.5.0"): 3.8e-5, ("vllm", "0.
 """Where the search for `sequence_s` starts of vLLM's first engine, whose Python handles each sequence between steps. Its own code, 0.6.3, was run
 without a model or a GPU on a core of Zen 4 (CPU time, steps of 16 and 64 sequences at a temperature of 1): scheduling takes 10 us a sequence,
 the inputs of the model 10, the sampler's lists 5, and outputs with their text 13, which newer versions handle while the next step runs."""
+COPYING = frozenset({("vllm", "0.5.0"), ("vllm", "0.7.0"), ("trtllm", "0.12.0")})
+"""Eras whose Python copies lists of blocks and tokens of every context between steps."""
+CONTEXT_TOKEN_S = 4e-9
+"""Where the search for `context_token_s` starts: the lists of vLLM 0.5.4 (block numbers, their row of the block tables, the tokens so far) of 16 and
+64 contexts of 192 and 3,072 tokens, copied alone on a core of Zen 4 (2.1, 0.7 and 1.4 ns a token, the last of outputs only)."""
+RANKS_S = 4e-4
+"""Where the search for `ranks_s` starts of vLLM's first engine: its first rank sends the others a description of each step, pickled, and nine tensors,
+one by one (`broadcast_tensor_dict`, vllm/distributed/parallel_state.py of 0.5.4), at 30 us for each and 0.1 ms for the rest (an assumption)."""
 COMPILED = frozenset({("trtllm", "0.7.0"), ("trtllm", "0.11.0"), ("trtllm", "0.12.0"), ("trtllm", "0.14.0")})
 """Eras of compiled engines, whose steps C++ starts. The example script of 0.12 handles their sequences in Python, as vLLM's first engine does."""
 
@@ -97,7 +109,8 @@ SLOW_HOST = 1.72
 27 layers with latent attention, 26 of them routed. Four products in each of 48 routed layers took 97.5 ms, where these numbers make 83."""
 
 COMPILED_LAYER_S = 2e-5
-"""Launching a layer from C++ (TensorRT-LLM): no measured row tells it apart from the rest of a step (an assumption)."""
+"""Launching a layer from C++ (TensorRT-LLM's compiled engines): no measured row tells it apart from the rest of a step (an assumption). Its PyTorch
+engines launch prompts from Python, layer by layer (`tensorrt_llm/_torch/pyexecutor`), and all routed experts of a layer as one C++ operator."""
 
 LEAST_NOISE = 0.03
 """Least logarithmic error that values of a kind are taken to have: runs repeat themselves no better."""
@@ -129,7 +142,7 @@ Hosts: TypeAlias = Mapping[tuple[Era, str], float]
 
 def generation(era: Era) -> Era:
     """Return the generation of an era's engine; of a number that a whole generation shares, itself."""
-    return FIRST if era in FIRST_GENERATION or era == FIRST else TODAY
+    return FIRST if era in FIRST_GENERATION or era in {FIRST, FIRST_VLLM} else TODAY
 
 
 def stack(era: Era, name: str) -> str:
@@ -151,6 +164,10 @@ def start_of(era: Era, number: Number) -> float:
     """Return where the search for a number of an era starts."""
     if number.name == "step_s" and generation(era) == TODAY:
         return AHEAD_STEP_S
+    if number.name == "ranks_s" and era == FIRST_VLLM:
+        return RANKS_S
+    if number.name == "context_token_s" and era in COPYING:
+        return CONTEXT_TOKEN_S
     return FIRST_SEQUENCE_S.get(era, number.start) if number.name == "sequence_s" else number.start
 
 
@@ -158,7 +175,7 @@ def owner_of(era: Era, name: str) -> Era:
     """Return the era that a number of another era is taken from.
 
     What a CUDA graph hides of its kernels is a matter of the device: one number for all engines, which engines of today
-    tell. How several ranks are told what to run is a matter of the generation.
+    tell. How several ranks are told what to run is one number of vLLM's first engine, and one of all compiled engines.
 
     Examples
     --------
@@ -168,7 +185,7 @@ def owner_of(era: Era, name: str) -> Era:
     if name == "decode_excess_ratio":
         return EVERY
     if name == "ranks_s":
-        return FIRST
+        return FIRST_VLLM if era[0] == "vllm" else FIRST
     return OWNERS.get(name, {}).get(era, era)
 
 
@@ -181,6 +198,8 @@ def keys_of(eras: Iterable[Era]) -> frozenset[tuple[Era, str]]:
         if (number.name != "decode_excess_ratio" or generation(era) == TODAY)
         and (number.name != "prompt_token_s" or era in FRONT_ENDS)
         and (number.name != "eager_latent_s" or era[0] == "sglang")
+        and (number.name != "context_token_s" or era in COPYING)
+        and (number.name != "ranks_s" or generation(era) == FIRST)
     )
 
 
@@ -202,9 +221,8 @@ class Slopes:
 
 def start_hosts(eras: Iterable[Era]) -> Hosts:
     """Return the numbers that a search starts from."""
-    return {
-        (owner_of(era, number.name), number.name): start_of(era, number) for era in eras for number in NUMBERS
-    }
+    owners = [(owner_of(era, number.name), number) for era in eras for number in NUMBERS]
+    return {(owner, number.name): start_of(owner, number) for owner, number in owners}
 
 
 def host_of(hosts: Hosts, era: Era) -> HostOverhead:
@@ -214,8 +232,11 @@ def host_of(hosts: Hosts, era: Era) -> HostOverhead:
         fitted["ranks_s"] = 0.0
     if era not in FRONT_ENDS:
         fitted["prompt_token_s"] = 0.0
+    if era not in COPYING:
+        fitted["context_token_s"] = 0.0
     if era[0] == "trtllm":
-        return HostOverhead.of_named(fitted | {"eager_layer_s": COMPILED_LAYER_S, "eager_latent_s": 0.0})
+        layer_s = EAGER_LAYER_S if generation(era) == TODAY else COMPILED_LAYER_S
+        return HostOverhead.of_named(fitted | {"eager_layer_s": layer_s, "eager_latent_s": 0.0})
     own = {"eager_scaled_s": EAGER_SCALED_S, "eager_latent_s": EAGER_LATENT_S} if era[0] == "vllm" else {}
     eager = {
         "eager_layer_s": EAGER_LAYER_S,
@@ -245,6 +266,8 @@ def fitted_names(spec: ReplicaSpec, era: Era) -> list[str]:
         untold.add("prompt_token_s")
     if era[0] != "sglang" or not spec.network.latent_layers:
         untold.add("eager_latent_s")
+    if era not in COPYING:
+        untold.add("context_token_s")
     if generation(era) == TODAY or spec.ranks == 1:
         untold.add("ranks_s")
     if generation(era) == FIRST:

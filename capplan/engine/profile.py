@@ -189,6 +189,8 @@ class HostOverhead:
     """A step with prompt tokens runs under (piecewise) CUDA graphs up to this many tokens."""
     stream_s: float = 0.0
     """Host time per running sequence and step, where the engine process itself streams every token to the client [s]."""
+    context_token_s: float = 0.0
+    """Host time per running sequence, step and token of its context, whose lists of blocks and tokens Python copies between steps [s]."""
     ranks_s: float = 0.0
     """Host time per step of a model that is split over several devices, besides step_s: the broadcast of the step to their processes [s]."""
     eager_experts_s: float = 0.0
@@ -375,8 +377,8 @@ class Tier:
 
 
 FIRST_GROUP_EXPONENT = 0.25
-"""How often decode attention of vLLM to 0.6 and of compiled TensorRT-LLM engines reads what query heads share: set on static batches and
-offline maxima, which were too fast the more heads share a key, and right without sharing (docs/evidence/what-was-tried.md)."""
+"""How often decode attention of compiled TensorRT-LLM engines reads what query heads share: set on static batches and offline maxima, which were
+too fast the more heads share a key, and right without sharing (docs/evidence/what-was-tried.md)."""
 
 
 LOW_LATENCY_STEP_TOKENS = 1024.0
@@ -433,6 +435,8 @@ class EngineProfile(StepRules):
     """Tokens are quantised before they are gathered for the experts with attention data parallelism; otherwise after it."""
     decode_group_exponent: float = 0.0
     """Decode attention reads the keys of a head as often as query heads share it, to this power; 0: once."""
+    captured_tokens: float = 0.0
+    """Longest context for which CUDA graphs of decode steps choose the parts of attention when they are captured; 0: parts are chosen at each step."""
     expert_kernels: tuple[ExpertKernel, ...] = ()
     """Kernels for routed experts, the first that fits, where it is not the first one timed."""
     tiled_heads: tuple[TiledHeads, ...] = ()

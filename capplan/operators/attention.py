@@ -38,8 +38,7 @@ def chunk_keys(sequences: Number, context_tokens: Number, chunk_tokens: Number) 
 
     References
     ----------
-    vLLM, `ChunkedLocalAttention`, and transformers, `chunked_overlay` in masking_utils.py (a query at i, from 0, sees
-    keys up to i with the same i // c): https://github.com/huggingface/transformers/blob/main/src/transformers/masking_utils.py
+    transformers, `chunked_overlay`: https://github.com/huggingface/transformers/blob/main/src/transformers/masking_utils.py
     """
     earlier = np.maximum(np.ceil(np.asarray(context_tokens) / chunk_tokens) - 1.0, 0.0)
     alone = context_tokens - earlier * chunk_tokens
@@ -55,9 +54,9 @@ def chunk_pairs(new_tokens: Number, past_tokens: Number, chunk_tokens: Number) -
     Parameters
     ----------
     new_tokens : [-]
-        n, queries.
+        n.
     past_tokens : [-]
-        p, cached prefix.
+        p.
     chunk_tokens : [-]
         c.
 
@@ -99,7 +98,7 @@ def attended_pairs(new_tokens: Number, past_tokens: Number, window_tokens: Numbe
     past_tokens : [-]
         p, cached prefix.
     window_tokens : [-]
-        w, keys a query sees, itself included; infinity without a window.
+        w, keys a query sees, itself included.
 
     Returns
     -------
@@ -159,7 +158,7 @@ def prefill_attention_flop(
     value_head_dim : [-]
         d_v.
     window_tokens : [-]
-        infinity without a window.
+        infinity without.
     chunk_tokens : [-]
         of aligned chunks, infinity without.
 
@@ -214,7 +213,7 @@ def prefill_attention_bytes(
     value_head_dim : [-]
         d_v.
     window_tokens : [-]
-        w, infinity without a window.
+        w, infinity without.
     kv_bytes_per_element : [B]
         b.
     chunk_tokens : [-]
@@ -258,7 +257,7 @@ def decode_attention_flop(
     sequences : [-]
         s.
     context_tokens : [-]
-        c, the token being decoded included.
+        c, with the token being decoded.
     query_heads : [-]
         h, on this rank.
     head_dim : [-]
@@ -266,9 +265,9 @@ def decode_attention_flop(
     value_head_dim : [-]
         d_v.
     window_tokens : [-]
-        w, infinity without a window.
+        w, infinity without.
     query_tokens : [-]
-        g, tokens verified per sequence; 1 without speculation.
+        g, tokens verified; 1 without speculation.
 
     Returns
     -------
@@ -322,7 +321,7 @@ def decode_attention_bytes(
     value_head_dim : [-]
         d_v.
     window_tokens : [-]
-        w, infinity without a window.
+        w, infinity without.
     kv_bytes_per_element : [B]
         b.
     query_tokens : [-]
@@ -410,6 +409,8 @@ class AttentionRates(FlashRates):
     decode_group_exponent: Number = 0.0
     """How often a decode kernel reads the keys of a head that several query heads share: their number to this power. Not of the
     device but of the engine's kernels: `EngineProfile.decode_group_exponent`."""
+    captured_tokens: Number = 0.0
+    """Context for which a CUDA graph has chosen the parts of a decode kernel; 0: the kernel chooses them for the context that it reads."""
 
 
 def prefill_attention_time_s(
@@ -434,13 +435,13 @@ def prefill_attention_time_s(
     Parameters
     ----------
     sequences, new_tokens, past_tokens : [-]
-        s, prefilled together; n, of each; cached prefix of each.
+        s, together; n, of each; their cached prefix.
     query_heads, kv_heads : [-]
         h queries, and keys and values, on this rank.
     head_dim, value_head_dim : [-]
         d, of queries and keys, and d_v, of values.
     window_tokens, kv_bytes_per_element : [-], [B]
-        infinity without a window; of the cache.
+        infinity without; of the cache.
     rates : what the device reaches; c is `prefill_ramp_tokens`, e `softmax_width`, g `wide_head_exponent`
 
     Returns
@@ -488,12 +489,8 @@ def chunk_attention_prefill_time_s(
 
     Parameters
     ----------
-    sequences, new_tokens, past_tokens : [-]
-        s, prefilled together; n, of each; cached prefix of each.
-    query_heads, kv_heads : [-]
-        h queries, and keys and values, on this rank.
-    head_dim, value_head_dim : [-]
-        d, of queries and keys, and d_v, of values.
+    sequences, new_tokens, past_tokens, query_heads, kv_heads, head_dim, value_head_dim : [-]
+        s, n, h, d and d_v as there.
     chunk_tokens, kv_bytes_per_element : [-], [B]
         of the aligned chunks; of the cache.
     rates : what the device reaches; x is `prefill_ramp_tokens`, e `softmax_width`, g `wide_head_exponent`
@@ -538,7 +535,7 @@ def prefill_kernel_time_s(
     Parameters
     ----------
     flop : [FLOP]
-        F, with the overhead of tiles, softmax and uneven blocks.
+        F, with overheads.
     moved_bytes : [B]
         Q.
     head_dim : [-]
@@ -624,7 +621,7 @@ def prefill_scheduled_flop(
     width : [-]
         w, of keys plus values.
     window_tokens : [-]
-        infinity without a window.
+        infinity without.
     multiprocessors, tail_fraction : [-]
         of the device, and the part of the longest block that shows, see `scheduled_flop`.
     softmax_width, ramp_tokens : [-]
@@ -673,20 +670,16 @@ def decode_attention_time_s(
 
         Q = s k r (min(c, w)^2 + c_0^2)^(1/2) (d + d_v) b + 4 x s g h (d + d_v);  t = soft_maximum(F / P, Q' / B) + t_0
 
-    r = (h / k)^y is how often a kernel reads what query heads share, once (y = 0) where one block serves all of them. Q'
+    r = (h / k)^y is how often what query heads share is read. Q'
     adds the longest block as in `scheduled_flop`: a sequence and KV head, split into parts of at least
     `decode_split_tokens` while there are fewer blocks than multiprocessors.
 
     Parameters
     ----------
     sequences, context_tokens, query_tokens : [-]
-        s, running; c, of each (their mean); g, of each: gamma + 1 in speculative verification.
-    query_heads, kv_heads : [-]
-        h and k, on this rank.
-    head_dim, value_head_dim : [-]
-        d, of queries and keys, and d_v, of values.
-    window_tokens, kv_bytes_per_element : [-], [B]
-        w, infinity without a window; b, of the cache.
+        s; c, their mean; g, gamma + 1 in verification.
+    query_heads, kv_heads, head_dim, value_head_dim, window_tokens, kv_bytes_per_element : [-], [B]
+        h, k, d, d_v, w and b of `decode_attention_bytes`.
     rates : what the device reaches; c_0 is `decode_pad_tokens`, x `decode_query_passes`, y `decode_group_exponent`
 
     Returns
@@ -712,6 +705,10 @@ def decode_attention_time_s(
     kernel = (rates.multiprocessors, rates.decode_pad_tokens, tail_fraction, rates.decode_split_tokens)
     token_bytes = reads * width * kv_bytes_per_element
     split_bytes = decode_scheduled_bytes(sequences * kv_heads, visible, token_bytes, *kernel)
+    held = (rates.multiprocessors, np.minimum(rates.captured_tokens, window_tokens))
+    split_bytes = np.maximum(
+        split_bytes, captured_split_bytes(sequences * kv_heads, visible, token_bytes, *held)
+    )
     query_bytes = 4.0 * sequences * query_tokens * query_heads * width
     moved_bytes = split_bytes + np.maximum(rates.decode_query_passes, FEWEST_QUERY_PASSES) * query_bytes
     compute_s = flop / (rates.flop_per_s * rates.decode_compute_fraction)
@@ -735,7 +732,7 @@ def decode_scheduled_bytes(
     Parameters
     ----------
     pairs : [-]
-        u, sequences times KV heads: what can be spread over multiprocessors without splitting.
+        u, sequences times KV heads.
     visible_tokens : [-]
         c, keys that a query sees.
     token_bytes : [B]
@@ -772,6 +769,52 @@ def decode_scheduled_bytes(
     return token_bytes * scheduled_flop(total, longest, multiprocessors, tail_fraction)
 
 
+BLOCKS_PER_MULTIPROCESSOR = 2.0
+"""Blocks of FlashAttention 2's decode kernel that run on a multiprocessor at once."""
+KEY_TILE_TOKENS = 128.0
+"""Keys that such a block reads at a time: no part of a context is shorter."""
+
+
+def captured_split_bytes(
+    pairs: Number,
+    visible_tokens: Number,
+    token_bytes: Number,
+    multiprocessors: Number,
+    captured_tokens: Number,
+) -> Number:
+    """Return the traffic that takes as long as the longest block of a decode kernel whose parts a CUDA graph has fixed.
+
+        Q = 2 S min(c, L / x) b,  x = max(1, min(2 S / u, L / 128))
+
+    FlashAttention 2 splits the longest context of its graph; most parts of a shorter one are empty, and a block gets its share of the bandwidth.
+
+    Parameters
+    ----------
+    pairs, visible_tokens, token_bytes, multiprocessors : [-], [-], [B], [-]
+        u, c, b and S of `decode_scheduled_bytes`.
+    captured_tokens : [-]
+        L, of the graph; 0: none.
+
+    Returns
+    -------
+    [B]
+        Q.
+
+    Examples
+    --------
+    >>> float(captured_split_bytes(1.0, 3072.0, 1.0, 10.0, 8000.0))
+    8000.0
+
+    References
+    ----------
+    `num_splits_heuristic`, https://github.com/Dao-AILab/flash-attention/blob/v2.6.3/csrc/flash_attn/flash_api.cpp
+    """
+    slots = BLOCKS_PER_MULTIPROCESSOR * multiprocessors
+    parts = np.minimum(slots / np.maximum(pairs, 1e-9), captured_tokens / KEY_TILE_TOKENS)
+    part_tokens = captured_tokens / np.maximum(parts, 1.0)
+    return np.asarray(slots * np.minimum(visible_tokens, part_tokens) * token_bytes)[()]
+
+
 def bidirectional_pairs(tokens: Number, window_tokens: Number) -> Number:
     """Return the (query, key) pairs of one prompt whose tokens see both sides.
 
@@ -784,7 +827,7 @@ def bidirectional_pairs(tokens: Number, window_tokens: Number) -> Number:
     tokens : [-]
         n.
     window_tokens : [-]
-        w, keys that a token sees, itself and both sides included; infinity without a window.
+        w, keys that a token sees, itself and both sides included; infinity without.
 
     Returns
     -------

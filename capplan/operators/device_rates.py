@@ -271,6 +271,20 @@ def _as_served(fit: Fit, efficiency: Efficiency, engine: str, *, fused: bool) ->
     return replace(fit, numbers={**fit.numbers, "floor_s": floor_s, "quantise_passes": passes})
 
 
+TUNED = frozenset({("nvfp4", "trtllm")})
+"""Formats and engines that try the kernels for a product when they start (`AutoTuner`, tensorrt_llm/_torch/autotuner.py), others' among them, but whose
+products were timed with the first of them."""
+
+
+def _as_tuned(fit: Fit, fmt: str, efficiency: Efficiency) -> Fit:
+    """Return the fit of matmuls whose long products lose no more speed than under the engine that loses least: clocks are those of the device."""
+    prefix = f"matmul/{fmt}@"
+    losses = [of.numbers["sustained_loss"] for key, of in efficiency.fits.items() if key.startswith(prefix)]
+    return replace(
+        fit, numbers={**fit.numbers, "sustained_loss": min([fit.numbers["sustained_loss"], *losses])}
+    )
+
+
 LEAST_FLOOR_S = 1e-6
 """Least floor of any kernel that runs: start and drain, in a CUDA graph."""
 
@@ -350,6 +364,8 @@ def device_rates(
             assumptions.append(not_measured(f"{kernel} in {fmt}: {fit.fitted_on}"))
         if (kernel, fmt) == ("matmul", "fp8"):
             fit = _as_served(fit, efficiency, engine, fused=fuses_quantise)
+        if kernel == "matmul" and (fmt, engine) in TUNED:
+            fit = _as_tuned(fit, fmt, efficiency)
         rates[kernel] = kernel_rates(kernel, device, fmt, fit, dtypes.get(kernel))
     return DeviceRates(
         **rates,

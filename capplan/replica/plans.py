@@ -32,6 +32,7 @@ from capplan.model.network import Network, layer_counts
 from capplan.model.sharding import WHOLE, Sharding
 from capplan.model.weight_format import kv_bytes_per_element
 from capplan.numbers import Array, Number, stacked
+from capplan.operators.attention import AttentionRates
 from capplan.operators.device_rates import DeviceRates, SharedRates, device_rates
 from capplan.operators.expert_exchange import (
     dispatched_bytes,
@@ -136,6 +137,12 @@ def _sparse_prefill(profile: EngineProfile, architecture: str, kv_format: str) -
     return SparsePrefill(tile_heads, above, compressed, float(profile.expands_short_prompts), float(masks))
 
 
+def _attention_of(profile: EngineProfile, network: Network, rates: AttentionRates) -> AttentionRates:
+    """Return what a device reaches in the decode kernels of an engine, whose graphs are captured for no longer context than the network has."""
+    captured = min(profile.captured_tokens, network.max_context_tokens or profile.captured_tokens)
+    return replace(rates, decode_group_exponent=profile.decode_group_exponent, captured_tokens=captured)
+
+
 def step_rates(
     network: Network,
     device: Device,
@@ -179,8 +186,7 @@ def step_rates(
         rates=StepRates(
             matmul={name: rates.matmul for name, rates in dense.items()},
             experts={name: rates.experts for name, rates in experts.items()},
-            **shared
-            | {"attention": replace(first.attention, decode_group_exponent=profile.decode_group_exponent)},
+            **shared | {"attention": _attention_of(profile, network, first.attention)},
             activation_bytes={name: rates.matmul_activation_bytes for name, rates in dense.items()},
             expert_activation_bytes=read,
             decode_exchange=exchange_rates(decode, device, first.link, overlapping="decode" in halved),

@@ -353,7 +353,7 @@ def with_host(
     D is a decode step of S sequences, M a step with T tokens of prompts, L the floor of its launches. k is the sum of kernel times, f that of
     their roofline floors, u the time that cannot overlap. q(n) corrects matrix products with n rows, as measured. g are groups of
     data-parallel attention, each with its own scheduler. t_step includes `ranks_s` if a model is split over several devices. A ratio r
-    above 1 adds (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower.
+    above 1 adds (r - 1) k EXCESS_SHARE to k instead, so that a faster device is never slower. Attention over contexts of c tokens gains S c t_ctx / g.
 
     A decode step runs as a CUDA graph. A mixed step takes at least L (`HostOverhead.launch_s`), and so does a decode step beyond the
     largest graph without its attention. Offline there is no t_request, and t_seq has no t_stream.
@@ -368,7 +368,9 @@ def with_host(
 
     decode = (device.unsaved, host.decode_excess_ratio)
     prefill = (device.floors, host.prefill_excess_ratio)
-    per_sequence = host.token_s(offline=offline) * kernels.sequence_knots / device.groups[:, None]
+    running = kernels.sequence_knots / device.groups[:, None]
+    per_sequence = host.token_s(offline=offline) * running
+    per_context = host.context_token_s * running[..., None] * kernels.context_knots
     step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
     of_batch, of_tokens = (
         ratio_at(rows, host.row_ratios) for rows in (kernels.sequence_knots, kernels.token_knots)
@@ -394,7 +396,8 @@ def with_host(
         kernels,
         decode_s=decode_s + step_s + per_sequence,
         head_s=remaining("head_s", *prefill) * of_batch + per_sequence,
-        decode_attention_s=remaining("decode_attention_s", *decode) * host.decode_attention_ratio,
+        decode_attention_s=remaining("decode_attention_s", *decode) * host.decode_attention_ratio
+        + per_context,
         mixed_s=remaining("mixed_s", *prefill) * of_tokens + step_s,
         shared_s=None if kernels.shared_s is None else remaining("shared_s", *prefill) * of_tokens,
         launch_s=launch_s + step_s,

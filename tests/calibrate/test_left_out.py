@@ -259,6 +259,18 @@ def test_a_number_that_no_row_tells_is_that_of_engines_whose_hosts_run_the_same_
     assert found[old_without, "sequence_s"] == start[old_without, "sequence_s"] != found[old, "sequence_s"]
 
 
+def test_ranks_and_lists_of_contexts_are_told_by_engines_that_have_them():
+    """vLLM's first engine tells its ranks by itself; compiled engines copy no lists, but for the example script in Python."""
+    old, script, compiled = ("vllm", "0.5.0"), ("trtllm", "0.12.0"), ("trtllm", "0.14.0")
+    start = start_hosts([ERA, old, script, compiled])
+    assert owner_of(old, "ranks_s") != owner_of(compiled, "ranks_s") == owner_of(script, "ranks_s")
+    assert (
+        host_of(start, old).ranks_s > host_of(start, compiled).ranks_s == host_of(start, ERA).ranks_s == 0.0
+    )
+    copying = {era: host_of(start, era).context_token_s > 0.0 for era in (ERA, old, script, compiled)}
+    assert copying == {ERA: False, old: True, script: True, compiled: False}
+
+
 def test_shared_numbers_come_from_all_eras_and_an_era_without_rows_gets_the_usual_ones():
     start = start_hosts([ERA, OTHER])
     true = moved(start, 0.4)
@@ -295,20 +307,21 @@ def test_an_era_that_no_row_tells_is_named_before_the_search():
 
 
 def test_every_fitted_number_is_counted_once():
-    """Eleven eras and one that repeats another: step, sequence, request and prompt numbers, some shared, one for graphs, launches of SGLang."""
+    """Eleven eras and one that repeats another: step, sequence, request and prompt numbers, some shared, one for graphs, launches of SGLang, lists of contexts."""
     owners = {
         (owner_of((engine, since), number.name), number.name)
         for engine, eras in ERAS.items()
         for since in eras
         if (engine, since) not in SHARED
         for number in NUMBERS
-        if number.name not in {"stream_s", "prompt_token_s", "eager_latent_s"}
+        if number.name not in {"stream_s", "context_token_s", "prompt_token_s", "eager_latent_s"}
     }
+    lists = sum(host.context_token_s > 0.0 for eras in host_times().values() for host in eras.values())
     streams = sum(host.stream_s > 0.0 for eras in host_times().values() for host in eras.values())
     tokens = {host.prompt_token_s for eras in host_times().values() for host in eras.values()} - {0.0}
     launches = {host.eager_latent_s for host in host_times()["sglang"].values()}
-    assert len(owners) + streams + len(tokens) + len(launches) == count_fitted(host_times())
-    assert (len(tokens), len(launches)) == (1, 1)
+    assert len(owners) + streams + lists + len(tokens) + len(launches) == count_fitted(host_times())
+    assert (lists, len(tokens), len(launches)) == (3, 1, 1)
 
 
 def test_a_missing_file_leaves_the_scores_empty(tmp_path):

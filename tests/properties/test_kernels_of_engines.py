@@ -8,6 +8,7 @@ import pytest
 from capplan.engine.lookup import embedded, profile
 from capplan.hardware.device import Efficiency, Fit, fit_of
 from capplan.model.sharding import Sharding
+from capplan.operators.device_rates import device_rates
 from capplan.phases.token_work import projection_cost
 from capplan.readers.catalogue.efficiency import efficiency_for
 from capplan.readers.catalogue.hardware import device
@@ -128,6 +129,26 @@ def test_only_compiled_engines_have_inputs_of_fp8_quantised_before():
     assert replace(own[0], quantise_passes=own[1].quantise_passes, floor_s=own[1].floor_s) == own[1]
 
 
+@pytest.mark.parametrize("name", ["b200", "gb200"])
+def test_products_that_an_engine_tunes_lose_no_more_than_under_another_engine(name):
+    """Only TensorRT-LLM's in nvfp4, and only what long products lose; what was timed stands otherwise."""
+    of, numbers = device(name), efficiency_for(device(name))
+    losses = {
+        engine: numbers.fits[f"matmul/nvfp4@{engine}"].numbers["sustained_loss"]
+        for engine in ("vllm", "sglang", "trtllm")
+    }
+    found = {
+        engine: device_rates(of, numbers, weight_format="nvfp4", kv_format="bf16", engine=engine).matmul
+        for engine in losses
+    }
+    assert found["trtllm"].sustained_loss == min(losses.values()) < losses["trtllm"]
+    assert found["vllm"].sustained_loss == losses["vllm"]
+    assert found["sglang"].sustained_loss == losses["sglang"]
+    timed = fit_of(numbers, "matmul", ("nvfp4",), "trtllm")[0].numbers
+    assert found["trtllm"].floor_s == timed["floor_s"]
+    assert found["trtllm"].compute_fraction == timed["compute_fraction"]
+
+
 def test_a_router_held_in_fp32_costs_an_fp32_product():
     """Its arithmetic at the fp32 peak is a floor; the 16-bit product of the same shape is several times faster."""
     network = read_model("MiniMaxAI/MiniMax-M2.5", offline=True)
@@ -157,12 +178,14 @@ def test_streams_cost_an_embedded_engine_each_sequence_and_a_server_nothing():
 
 
 @table
-def test_engines_of_the_first_generation_read_a_head_for_more_than_one_query(engine, version, shares):
-    exponent = rates_of(
-        "meta-llama/Llama-3.1-8B", "h100-sxm", engine, version
-    ).attention.decode_group_exponent
-    assert (exponent == 0.0) == shares
-    assert 0.0 <= exponent < 1.0
+def test_attention_of_decode_steps_is_that_of_the_first_generation(engine, version, shares, captured):
+    """TensorRT-LLM's read a head for more than one query, and graphs of vLLM's hold the parts of the longest context."""
+    attention = rates_of("meta-llama/Llama-3.1-8B", "h100-sxm", engine, version).attention
+    assert (attention.decode_group_exponent == 0.0) == shares
+    assert 0.0 <= attention.decode_group_exponent < 1.0
+    assert attention.captured_tokens == captured
+    shorter = rates_of("meta-llama/Llama-2-7b-hf", "h100-sxm", engine, version).attention
+    assert shorter.captured_tokens == min(captured, 4096)
 
 
 @pytest.mark.parametrize(("version", "chunked"), [("0.20.0", False), ("1.1.0", True)])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from capplan.operators.attention import (
     AttentionRates,
+    captured_split_bytes,
     chunk_attention_prefill_time_s,
     decode_attention_bytes,
     decode_attention_flop,
@@ -228,6 +229,35 @@ def test_a_long_context_is_cut_until_every_multiprocessor_has_a_part():
     assert longest(3200.0, 2.0, 5000.0, 16.0) == near(3200.0)
     assert longest(3200.0, 1.0, 1.0, 1000.0) == near(100.0)  # at most 32 parts
     assert longest(3200.0, 32.0, 1.0, 16.0) == near(3200.0)
+
+
+@given(pairs=st.floats(1.0, 5000.0), visible=st.floats(1.0, 8192.0), more=st.floats(1.0, 4.0))
+def test_parts_that_a_graph_has_fixed_cost_up_to_the_longest_context(pairs, visible, more):
+    """Between reading each context and reading the one that was captured, by as many blocks as fit; more work is never less."""
+
+    def moved(pairs, visible):
+        return float(captured_split_bytes(pairs, visible, 2.0, 100.0, 8192.0))
+
+    found = moved(pairs, visible)
+    assert found <= 2.0 * 200.0 * visible * (1 + 1e-12)
+    assert found <= 2.0 * max(pairs, 200.0 / 64.0) * 8192.0 * (1 + 1e-12)
+    assert found >= 2.0 * min(pairs, 200.0) * visible * (1 - 1e-12)
+    assert moved(more * pairs, visible) >= found
+    assert moved(pairs, min(more * visible, 8192.0)) >= found
+    assert float(captured_split_bytes(pairs, visible, 2.0, 100.0, 0.0)) == 0.0
+
+
+def test_a_decode_kernel_waits_for_the_parts_that_its_graph_has_fixed():
+    """16 contexts of one KV head on 100 multiprocessors: 12.5 parts of 640 tokens, and 200 blocks' worth of bandwidth for each."""
+    rates = replace(ATTENTION, multiprocessors=100.0, bytes_per_s=1e9)
+
+    def time_of(context, captured):
+        fixed = replace(rates, captured_tokens=captured)
+        return decode_attention_time_s(16.0, context, 8.0, 1.0, 64.0, 64.0, np.inf, 2.0, fixed)
+
+    extra = 200 * 655.36 * 256 - 16 * 1000 * 256
+    assert time_of(1000.0, 8192.0) - time_of(1000.0, 0.0) == near(extra / 1e9)
+    assert time_of(8192.0, 8192.0) == near(time_of(8192.0, 0.0))
 
 
 def test_prefill_in_chunks_takes_each_of_its_terms_alone():

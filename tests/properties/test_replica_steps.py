@@ -233,6 +233,14 @@ def test_several_ranks_are_told_what_to_run(tensor, pipeline):
         assert getattr(found, name) == near(getattr(device_only.kernels, name) + each)
 
 
+def test_lists_of_a_context_cost_every_sequence_its_tokens():
+    device_only = tables(data=2.0)
+    found = with_host(device_only, HostOverhead(context_token_s=3e-6), NETWORK)
+    kernels = device_only.kernels
+    running = kernels.sequence_knots[None, :, None] / 2.0 * kernels.context_knots
+    assert found.decode_attention_s == near(kernels.decode_attention_s + 3e-6 * running)
+
+
 def test_a_step_too_large_for_graphs_waits_for_its_launches():
     device_only = tables()
     host = HostOverhead(eager_layer_s=0.5, graph_tokens=16.0, step_s=0.1)

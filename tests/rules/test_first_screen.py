@@ -155,6 +155,26 @@ def test_a_cheaper_gpu_that_cannot_be_ordered_is_named(capplan):
     assert said not in capplan(*asked, "--hardware", "rtx-3090").out
 
 
+@pytest.mark.parametrize(
+    ("model", "said"), [("deepseek-r1", True), ("gpt-oss-20b", False), ("qwen3-32b", False)]
+)
+def test_a_large_mixture_says_how_many_published_runs_kept_a_claim(capplan, model, said):
+    asked = (
+        "fleet",
+        model,
+        "--request-rate",
+        "1 req/s",
+        "--tpot-p95",
+        "80 ms",
+        "--hardware",
+        "h200-sxm",
+        "--offline",
+    )
+    assert ("published runs: " in capplan(*asked).out) is said
+    assert ("published runs: " in capplan(*asked, "--full").out) is said
+    assert "published runs: " not in capplan(*asked, "--set", "slo={}").out
+
+
 ONE_LAYOUT = (
     "fleet", "llama-3.1-8b", "--request-rate", "30 req/s", "--tpot-p95", "15 ms", "--hardware", "h100-sxm", "--set", "fleet.tensor_parallel=1",
     "--set", "fleet.pipeline_parallel=1", "--offline",
