@@ -465,8 +465,12 @@ def main(arguments: Sequence[str]) -> int:
     table = replace(table, published=published_claims(published, table))
     (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
     shipped_slowness.cache_clear()
+    never_fitted = published_residuals(
+        published
+    )  # whatever is left out but a generation, without which they are not predicted
     residuals = {
-        ruler: [*regime_residuals(unseen[ruler]), *published_residuals(published)] for ruler in UNITS
+        ruler: [*regime_residuals(unseen[ruler]), *(() if ruler == "generation" else never_fitted)]
+        for ruler in UNITS
     }
     intervals, coverage = conformal_intervals(residuals)
     LEFT_OUT_FILE.write_text(left_out_text(own, unseen, coverage), encoding="utf-8")

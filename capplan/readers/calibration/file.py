@@ -118,7 +118,15 @@ HOST_HEADER = """\
 # What an engine's host adds to its steps, refitted by `capplan calibrate --from` from results of a serving benchmark.
 # Take it into any command with --calibration. capplan rejects a changed file: refit again instead of editing.
 """
-LATER = ("stream_s", "eager_experts_s", "graph_layer_s", "eager_latent_s", "eager_scaled_s", "prompt_token_s")
+LATER = (
+    "stream_s",
+    "context_token_s",
+    "eager_experts_s",
+    "graph_layer_s",
+    "eager_latent_s",
+    "eager_scaled_s",
+    "prompt_token_s",
+)
 """Numbers of `HostOverhead` that host times of earlier versions lack; they were 0 when those were fitted."""
 
 
