@@ -465,10 +465,8 @@ def main(arguments: Sequence[str]) -> int:
     table = replace(table, published=published_claims(published, table))
     (data / "slowness.yaml").write_text(slowness_text(table), encoding="utf-8")
     shipped_slowness.cache_clear()
-    never_fitted = published_residuals(
-        published
-    )  # whatever is left out but a generation, without which they are not predicted
-    residuals = {
+    never_fitted = published_residuals(published)
+    residuals = {  # published runs are predicted without their model and source, and not without their generation
         ruler: [*regime_residuals(unseen[ruler]), *(() if ruler == "generation" else never_fitted)]
         for ruler in UNITS
     }

@@ -43,6 +43,8 @@ LEAST_WIDTH = 0.01
 """Logarithmic distance of an end from its median: repeated runs differ by as much."""
 FEW_VALUES = 20
 """With fewer values than this a statistic under a load takes the stretch of its quantity under the load, else of all."""
+FEW_UNITS = 6
+"""Of fewer units than this dense networks, or mixtures, are stretched as all networks are."""
 UNITS = ("model", "source", "generation")
 """What is left out in turn."""
 
@@ -345,7 +347,9 @@ def _pool(
                 ruler: np.logical_and(kept, kept_too[ruler]) if kept_too else kept
                 for ruler, kept in pool.items()
             }
-            if max(int(kept.sum()) for kept in own.values()) >= FEW_VALUES:
+            values = max(int(kept.sum()) for kept in own.values())
+            units = max(np.unique(scores[ruler].units[kept]).size for ruler, kept in own.items())
+            if values >= FEW_VALUES and (kept_too is None or units >= FEW_UNITS):
                 return own
     return dict(left)
 
