@@ -69,10 +69,10 @@ published deployment.
 """
 """The page, with its tables left open."""
 
-PUBLISHED_TEXT = """What operators and engine projects publish of large mixtures of experts: closed loops on one server, separate pools, and decode and prefill engines
-measured by themselves. Only intervals were fitted to these runs (of mixtures; one server); how unevenly a balancer loads ranks, and how long a dispatch waits for late ranks, were chosen
+PUBLISHED_TEXT = """What is published of large mixtures of experts: closed loops on one server, separate pools, and decode and prefill engines
+by themselves. Only intervals of mixtures were fitted to these runs; how unevenly a balancer loads ranks, and how long a dispatch waits for late ranks, were chosen
 with some of them in view ([assumptions](../assumptions.md)). Pools that were measured by themselves had nothing else to do: in production they reach about half.
-TTFT at low load has at most four clients. `python -m calibrate.published_tables FILE` prints this page for a file of such rows.
+TTFT at low load has at most four clients. `python -m calibrate.published_tables FILE` prints this page.
 """
 
 RULERS_TEXT = """How well is a model predicted that no fit has seen? The host numbers of a prediction are those that all other rows ask for, without its group (source, model, device), model, device or source.
@@ -137,7 +137,7 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - Intervals are conformal over models and sources as units (`calibrate/interval_fit.py`): rows of one model under one source err together, so a unit weighs as
   much as its rows, at most eight. By statistic, load, class of model, generation of the engine and whether the device was calibrated, an interval lies between
   quantiles of measured over predicted, among predictions without the row's model, without its source, and with the engine numbers of the generation before. Its ends are stretched until 50, 80 and 95 % of what was
-  left out lie inside; dense networks and mixtures stretch apart, and published runs count as mixtures. An interval of fewer than five models, or of one source, spans the
+  left out lie inside; dense networks and mixtures apart; published runs are mixtures. An interval of fewer than five models, or of one source, spans the
   next wider regime as well; where kernels were not timed, its logarithm is 1.6 times as wide on another generation, 2.03 times on another vendor.
 - Open loops whose client runs the engine in its own process (`in_client`) have intervals of their own, and no plan takes its certainty from them.
 - Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: no score here is quite blind, the left-out
