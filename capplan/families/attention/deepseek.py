@@ -613,7 +613,7 @@ def read_dots3(config: Config, name: str) -> Network:
     width = config.dimension("moe_intermediate_size")
     shared = config.dimension("shared_experts_intermediate_size", "moe_shared_expert_intermediate_size")
     experts, chosen = config.dimension("n_routed_experts"), config.dimension("num_experts_per_tok")
-    shared *= config.count("n_shared_experts", default=1)
+    shared *= config.count("n_shared_experts")
     sparse = mixture(config, hidden, width, experts=experts, chosen=chosen, shared=shared)
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     parts = parts_after(

@@ -98,11 +98,7 @@ def read_deberta(config: Config, name: str) -> Network:
         if config.optional(key) not in (None, size):
             raise config.error(key, f"{config.values[key]!r} is not modelled", f"allowed: {size}")
     width = config.optional("embedding_size") or hidden
-    learned = (
-        config.dimension("max_position_embeddings")
-        if config.flag("position_biased_input", default=True)
-        else 0
-    )
+    learned = config.dimension("max_position_embeddings") if config.flag("position_biased_input") else 0
     layer = block(shape, _BERT, dense_mlp(config, shape, _BERT))
     other = table = 0
     config.unused("max_relative_positions", "pos_att_type", "position_buckets", "share_att_key")
@@ -188,7 +184,7 @@ def read_t5_encoder(config: Config, name: str) -> Network:
         rows=config.dimension("vocab_size"),
         width=hidden,
     )
-    biases = config.dimension("relative_attention_num_buckets", default=32) * query_heads
+    biases = config.dimension("relative_attention_num_buckets") * query_heads
     config.unused(
         "num_decoder_layers", "relative_attention_max_distance", "n_positions", "tie_word_embeddings"
     )

@@ -40,7 +40,7 @@ def read_gpt2(config: Config, name: str) -> Network:
     hidden = config.dimension("n_embd", "hidden_size", "hidden_dim")
     if config.flag("add_cross_attention"):
         raise config.error("add_cross_attention", "true is not modelled", "allowed: false")
-    shared = config.model_type == "gpt_bigcode" and config.flag("multi_query", default=True)
+    shared = config.model_type == "gpt_bigcode" and config.flag("multi_query")
     shape = _even_heads(config, hidden, "n_head", "num_attention_heads", kv_heads=1 if shared else None)
     layer = _plain_layer(config, shape, _BIASED, "n_inner", "ffn_embed_dim")
     positions = config.dimension("n_positions", "n_ctx", "max_position_embeddings", "max_seq_len")
@@ -59,7 +59,7 @@ def read_gpt2(config: Config, name: str) -> Network:
 
 def read_gpt_neox(config: Config, name: str) -> Network:
     """Return a GPT-NeoX or Pythia."""
-    bias = config.flag("attention_bias", default=True)
+    bias = config.flag("attention_bias")
     traits = replace(_BIASED, qkv_bias=bias, output_bias=bias)
     hidden = config.dimension("hidden_size")
     shape = _even_heads(config, hidden, "num_attention_heads")
@@ -85,7 +85,7 @@ def read_gptj(config: Config, name: str) -> Network:
 
 def read_opt(config: Config, name: str) -> Network:
     """Return an OPT; the 350M model embeds in a narrower width and projects into and out of the layers."""
-    bias = config.flag("enable_bias", default=True)
+    bias = config.flag("enable_bias")
     affine = config.flag("layer_norm_elementwise_affine", default=True)
     hidden = config.dimension("hidden_size", "hidden_dim")
     traits = replace(_BIASED, qkv_bias=bias, output_bias=bias, mlp_bias=bias, norms=2 if affine else 0)
@@ -98,7 +98,7 @@ def read_opt(config: Config, name: str) -> Network:
         out = Projection("project_out", "other", hidden, narrow, "none")
         stack[0] = replace(layer, projections=(into, *layer.projections))
         stack[-1] = replace(stack[-1], projections=(*stack[-1].projections, out))
-    before = config.flag("do_layer_norm_before", default=True)
+    before = config.flag("do_layer_norm_before")
     removed = config.flag("_remove_final_layer_norm")
     positions = config.dimension("max_position_embeddings", "max_seq_len") + 2
     network = decoder(
@@ -241,7 +241,7 @@ def read_phimoe(config: Config, name: str) -> Network:
 
 def read_gpt_oss(config: Config, name: str) -> Network:
     """Return a gpt-oss; every second layer slides, beginning with the first."""
-    bias = config.flag("attention_bias", default=True)
+    bias = config.flag("attention_bias")
     shape = heads(config, default_head_dim=64)
     layers = config.layers()
     part = mixture(

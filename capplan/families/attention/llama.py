@@ -112,7 +112,7 @@ def read_exaone(config: Config, name: str) -> Network:
 
 def read_hyperclovax(config: Config, name: str) -> Network:
     """Return a HyperCLOVA X: a Granite with a norm behind each block too."""
-    norms = 4 if config.flag("use_post_norm", default=True) else 2
+    norms = 4 if config.flag("use_post_norm") else 2
     return block_decoder(config, name, replace(_biased(config), norms=norms))
 
 
@@ -152,7 +152,7 @@ def read_smollm3(config: Config, name: str) -> Network:
 def read_seed_oss(config: Config, name: str) -> Network:
     """Return a Seed-OSS: biases on queries, keys and values, a head width that does not follow from the hidden size."""
     traits = Traits(
-        qkv_bias=config.flag("attention_bias", default=True),
+        qkv_bias=config.flag("attention_bias"),
         output_bias=config.flag("attention_out_bias"),
         mlp_bias=config.flag("mlp_bias"),
     )
@@ -286,11 +286,9 @@ def read_exaone_moe(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     width = config.dimension("moe_intermediate_size")
-    sparse = mixture(
-        config, shape.hidden_size, width, shared=config.count("num_shared_experts", default=1) * width
-    )
+    sparse = mixture(config, shape.hidden_size, width, shared=config.count("num_shared_experts") * width)
     traits = Traits(head_norms=True)
-    dense, first = dense_mlp(config, shape, traits), config.count("first_k_dense_replace", default=1)
+    dense, first = dense_mlp(config, shape, traits), config.count("first_k_dense_replace")
     parts = parts_after(config, dense, sparse, layers, first)
     window = config.optional("sliding_window", least=0) or None
     windows = layer_windows(config, layers, window, default=_slides(config, layers)) if window else None

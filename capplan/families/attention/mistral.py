@@ -113,7 +113,7 @@ def read_mistral_large4_text(config: Config, name: str) -> Network:
         raise config.error("kv_source_layers", "layers that read the cache of others are not modelled")
     bias = config.flag("attention_bias")
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
-    first = config.count("first_k_dense_replace", default=1)
+    first = config.count("first_k_dense_replace")
     parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, first)
     every = (
         config.dimension("no_rope_layer_interval", default=4) if config.has("no_rope_layer_interval") else 4

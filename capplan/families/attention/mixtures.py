@@ -139,7 +139,7 @@ def read_qwen2_moe(config: Config, name: str) -> Network:
     """Return a Qwen 1.5 or 2 with experts: a gated shared expert next to them."""
     shape = heads(config)
     layers = config.layers()
-    traits = Traits(qkv_bias=config.flag("qkv_bias", default=True))
+    traits = Traits(qkv_bias=config.flag("qkv_bias"))
     parts = _qwen_parts(config, shape, traits, layers, config.count("shared_expert_intermediate_size"))
     return block_decoder(config, name, traits, parts, shape=shape, windows=_windows_in_use(config, layers))
 
@@ -288,7 +288,7 @@ def read_glm4_moe(config: Config, name: str) -> Network:
     shape = heads(config)
     layers = config.layers()
     traits = Traits(
-        qkv_bias=config.flag("attention_bias", default=config.model_type == "glm4v_moe_text"),
+        qkv_bias=config.flag("attention_bias"),
         head_norms=config.flag("use_qk_norm", default=config.model_type == "sarvam_moe"),
     )
     sparse = deepseek_mixture(config, shape.hidden_size, shared_experts=1)
@@ -341,7 +341,7 @@ def read_ernie_moe(config: Config, name: str) -> Network:
     shared = _shared_experts(config, shape.hidden_size, width, bias=traits.mlp_bias)
     matmuls = (router(shape.hidden_size, experts, bias=True), *shared)
     sparse: Part = matmuls, routed(config, experts, config.dimension("moe_k"), shape.hidden_size, width)
-    first = config.count("moe_layer_start_index", default=1)
+    first = config.count("moe_layer_start_index")
     last = config.optional("moe_layer_end_index", least=-1)
     last = layers - 1 if last is None or last < 0 else last
     step = config.dimension("moe_layer_interval") if config.has("moe_layer_interval") else 1

@@ -176,8 +176,8 @@ def read_bailing_hybrid(config: Config, name: str) -> Network:
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     width = config.dimension("moe_intermediate_size")
     shared = config.optional("moe_shared_expert_intermediate_size") or width
-    sparse = mixture(config, hidden, width, shared=config.count("num_shared_experts", default=1) * shared)
-    first = config.count("first_k_dense_replace", default=2)
+    sparse = mixture(config, hidden, width, shared=config.count("num_shared_experts") * shared)
+    first = config.count("first_k_dense_replace")
     parts = parts_after(config, dense, sparse, count, first)
     attended = [decoder_layer(mixer, attending, part, 2 * hidden + norms) for part in parts]
     group = config.dimension("layer_group_size")

@@ -52,7 +52,7 @@ def read_mamba(config: Config, name: str) -> Network:
         kernel=config.dimension("conv_kernel", most=64),
         dt_rank=rank_of(config, "time_step_rank", hidden),
         bias=config.flag("use_bias"),
-        conv_bias=config.flag("use_conv_bias", default=True),
+        conv_bias=config.flag("use_conv_bias"),
     )
     return _mamba_network(config, name, block, hidden, tied_default=True)
 
@@ -78,10 +78,10 @@ def read_mamba2(config: Config, name: str) -> Network:
             state=config.dimension("state_size"),
             groups=config.dimension("n_groups"),
             kernel=config.dimension("conv_kernel", most=64),
-            chunk=config.dimension("chunk_size", default=256),
+            chunk=config.dimension("chunk_size"),
         ),
         bias=config.flag("use_bias"),
-        conv_bias=config.flag("use_conv_bias", default=True),
+        conv_bias=config.flag("use_conv_bias"),
     )
     return _mamba_network(config, name, block, hidden, tied_default=False)
 
@@ -104,10 +104,10 @@ def _mamba2_of(
             state=config.dimension("mamba_d_state"),
             groups=config.dimension("mamba_n_groups"),
             kernel=config.dimension("mamba_d_conv", most=64),
-            chunk=config.dimension("mamba_chunk_size", default=256),
+            chunk=config.dimension("mamba_chunk_size"),
         ),
         bias=config.flag("mamba_proj_bias"),
-        conv_bias=config.flag("mamba_conv_bias", default=True),
+        conv_bias=config.flag("mamba_conv_bias"),
         output_bias=output_bias,
         gated_norm=gated_norm,
     )
@@ -130,15 +130,15 @@ def read_jamba(config: Config, name: str) -> Network:
         kernel=config.dimension("mamba_d_conv", most=64),
         dt_rank=rank_of(config, "mamba_dt_rank", hidden),
         bias=config.flag("mamba_proj_bias"),
-        conv_bias=config.flag("mamba_conv_bias", default=True),
+        conv_bias=config.flag("mamba_conv_bias"),
         inner_norms=True,
     )
     dense: Part = (gated_mlp(hidden, intermediate), None)
     sparse = mixture(config, hidden, intermediate, experts=experts)
     attention_period = config.dimension("attn_layer_period")
-    attention_offset = config.count("attn_layer_offset", default=4)
+    attention_offset = config.count("attn_layer_offset")
     expert_period = config.dimension("expert_layer_period")
-    expert_offset = config.count("expert_layer_offset", default=1)
+    expert_offset = config.count("expert_layer_offset")
     layers = []
     for index in range(config.layers()):
         part = sparse if experts > 1 and index % expert_period == expert_offset else dense
@@ -187,7 +187,7 @@ def read_granite_hybrid(config: Config, name: str) -> Network:
     shape = heads(config)
     hidden = shape.hidden_size
     count = config.layers()
-    experts = config.count("num_local_experts", default=8)
+    experts = config.count("num_local_experts")
     shared = config.dimension("shared_intermediate_size")
     mlp = gated_mlp(hidden, shared, tensor_class="shared_expert" if experts else "ffn")
     part: Part = (mlp, None)
@@ -260,7 +260,7 @@ def _state_block(config: Config, hidden: int) -> StateBlock:
             state=config.dimension("mamba_d_state"),
             groups=config.dimension("mamba_ngroups"),
             kernel=config.dimension("mamba_d_conv", most=64),
-            chunk=config.dimension("chunk_size", default=256),
+            chunk=config.dimension("chunk_size"),
         ),
         bias=config.flag("add_bias_linear"),
         conv_bias=True,
@@ -338,10 +338,10 @@ class _Blocks:
                 state=config.dimension("ssm_state_size"),
                 groups=config.dimension("n_groups", "mamba_n_groups"),
                 kernel=config.dimension("conv_kernel", "mamba_d_conv", most=64),
-                chunk=config.dimension("chunk_size", "mamba_chunk_size", default=128),
+                chunk=config.dimension("chunk_size", "mamba_chunk_size"),
             ),
             bias=config.flag("use_bias", "mamba_proj_bias"),
-            conv_bias=config.flag("use_conv_bias", "mamba_conv_bias", default=True),
+            conv_bias=config.flag("use_conv_bias", "mamba_conv_bias"),
             state_format=state_format(config, "mamba_ssm_cache_dtype"),
             state_stated=True,
         )
@@ -470,7 +470,7 @@ _KINDS_OF_3 = {"conv": "conv", "full_attention": "attention", "sliding_attention
 def read_lfm2(config: Config, name: str) -> Network:
     """Return a dense LFM2."""
     width = config.dimension("block_ff_dim", "intermediate_size")
-    if config.flag("block_auto_adjust_ff_dim", default=True):
+    if config.flag("block_auto_adjust_ff_dim"):
         multiple = config.dimension("block_multiple_of")
         width = int(2 * width / 3)
         width = int(_multiplier(config) * width)
@@ -493,7 +493,7 @@ def read_lfm2_moe(config: Config, name: str) -> Network:
     hidden = config.dimension("hidden_size")
     dense: Part = (gated_mlp(hidden, config.dimension("intermediate_size")), None)
     sparse = mixture(config, hidden, "moe_intermediate_size")
-    first = config.count("num_dense_layers", default=2)
+    first = config.count("num_dense_layers")
     parts = [dense if index < first else sparse for index in range(config.layers())]
     return _lfm2_network(config, name, parts)
 
@@ -502,8 +502,8 @@ def read_lfm3(config: Config, name: str) -> Network:
     """Return an LFM3: windows in some of its attention layers, a gate on each head, norms around both blocks."""
     shape, count = heads(config, default_kv_heads=4, default_head_dim=128), config.layers()
     hidden, bias = shape.hidden_size, config.flag("attention_bias")
-    norms = 4 if config.flag("use_sandwich_norm", default=True) else 2
-    gate: Literal["heads", "none"] = "heads" if config.flag("use_attention_gate", default=True) else "none"
+    norms = 4 if config.flag("use_sandwich_norm") else 2
+    gate: Literal["heads", "none"] = "heads" if config.flag("use_attention_gate") else "none"
     traits = Traits(qkv_bias=bias, output_bias=bias, norms=norms, head_norms=True, output_gate=gate)
     part: Part = gated_mlp(hidden, config.dimension("intermediate_size")), None
     convolved = _convolution(config, hidden, part, norms)
@@ -523,7 +523,7 @@ def read_lfm3(config: Config, name: str) -> Network:
 
 def _convolution(config: Config, hidden: int, part: Part, norms: int = 2) -> Layer:
     """Return a layer of a gated short convolution."""
-    kernel = config.dimension("conv_L_cache", default=3, most=64)
+    kernel = config.dimension("conv_L_cache", most=64)
     bias = config.flag("conv_bias")
     matmuls, experts = part
     convolving = (
