@@ -112,13 +112,16 @@ def test_every_class_that_parts_from_its_claim_is_named_with_its_count_of_models
     page = f"{parting_table(coverage)[1]}\n{class_coverage_table(coverage)}"
     classes = [(key, entry) for key, entry in coverage.items() if key[1].count("/") == 2]
     assert {key[1].split("/")[2] for key, _ in classes} == {"dense", "moe", "mla"}
+    models = {
+        name: max(entry.models for (_, own), entry in classes if own == name) for (_, name), _ in classes
+    }
     for (_, name), entry in classes:
         line = next(
             (line for line in page.splitlines() if f"| {name.removeprefix('all/all/')} |" in line), ""
         )
         away = max(abs(entry.held[level] - level) for level in (0.5, 0.8, 0.95))
         if away > 0.0501:
-            assert line.split(" | ")[1] == str(entry.models), name
+            assert line.split(" | ")[1] == str(models[name]), name
             assert "**" in line
 
 
