@@ -6,15 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capplan.money.hosted import (
-    BY_ITSELF,
-    NOT_CACHED,
-    Hosted,
-    TokenPrice,
-    TokenRates,
-    billed_class,
-    hosted_traffic,
-)
+from capplan.money.hosted import Hosted, billed_class, hosted_traffic
+from capplan.money.token_price import BY_ITSELF, NOT_CACHED, TokenPrice, TokenRates
 from capplan.workload.length import empirical, fixed, lognormal
 from capplan.workload.request_class import RequestClass
 from capplan.workload.sessions import Sessions, drawn_turns

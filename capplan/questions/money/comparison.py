@@ -23,16 +23,8 @@ from capplan.money.comparison import (
     compare,
     compared_month,
 )
-from capplan.money.hosted import (
-    BY_ITSELF,
-    UNSTATED_TIME_TO_LIVE_S,
-    TokenPrice,
-    TokenRates,
-    keeps_a_prefix,
-    price_on,
-    sold_price,
-    too_long_fraction,
-)
+from capplan.money.hosted import keeps_a_prefix, price_on, sold_price, too_long_fraction
+from capplan.money.token_price import BY_ITSELF, UNSTATED_TIME_TO_LIVE_S, TokenPrice, TokenRates
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.energy import asked_energy, asked_growth, growth_assumptions
 from capplan.questions.money.ledger import PaidPlan, own_assumptions, paid_plan, traffic_of
