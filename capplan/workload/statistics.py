@@ -10,13 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Counts, Number
 from capplan.workload.length import standard_normal_quantile
 from capplan.workload.sessions import Sessions, drawn_gaps_s, drawn_turns, turn_starts_s
-
-Counts = NDArray[np.int64]
 
 DRAWN_SESSIONS = 4000
 """Sessions that are drawn, from which the reuse of all sessions is taken."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Purchase
-from capplan.numbers import Array, Number
-from capplan.serving.requests import Counts, Requests
+from capplan.numbers import Array, Counts, Number
+from capplan.serving.requests import Requests
 from capplan.serving.steady_state import Lengths
 from capplan.workload.kept_contexts import CacheTraffic, Contexts
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
