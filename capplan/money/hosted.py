@@ -30,7 +30,7 @@ from capplan.money.token_price import (
 from capplan.numbers import Array
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.request_class import SLICES, RequestClass
-from capplan.workload.statistics import Reuse
+from capplan.workload.reuse import Reuse
 
 
 @dataclass(frozen=True, slots=True)

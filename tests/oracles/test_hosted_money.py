@@ -19,7 +19,7 @@ from capplan.readers.catalogue.token_prices import prices_of_model, token_prices
 from capplan.workload.daily_curve import OFFICE
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass
-from capplan.workload.statistics import ReuseByAge, reuse_by_age
+from capplan.workload.reuse import ReuseByAge, reuse_by_age
 from tests.ledgers import fleet_that_costs
 
 CLAUDE = TokenRates(3.0, 15.0, 0.3, 3.75)

@@ -15,8 +15,8 @@ from capplan.serving.requests import Requests
 from capplan.serving.steady_state import Lengths
 from capplan.workload.kept_contexts import CacheTraffic, Contexts
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
+from capplan.workload.reuse import PrefixReuse
 from capplan.workload.sessions import SingleTurns, kept_context_probability, single_turns
-from capplan.workload.statistics import PrefixReuse
 
 FREE_SHARE = 0.5
 """Fraction of the KV cache that holds prefixes of earlier requests; a trace with block hashes is simulated without it."""

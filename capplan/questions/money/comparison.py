@@ -43,7 +43,7 @@ from capplan.scenario.command_flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.workload_file import is_workload
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
-from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
+from capplan.workload.reuse import Repeated, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
 """Seed of the sessions whose prompts an API keeps."""

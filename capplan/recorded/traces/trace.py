@@ -28,11 +28,11 @@ from capplan.recorded.traces.rows import (
 )
 from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
 from capplan.serving.requests import Requests
+from capplan.workload.reuse import PrefixReuse
 from capplan.workload.sessions import LARGEST_BLOCK_TOKENS, output_blocks
 from capplan.workload.statistics import (
     ArrivalCounts,
     Omissions,
-    PrefixReuse,
     RateSummary,
     TokenCounts,
     TracePart,
