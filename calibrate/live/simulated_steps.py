@@ -14,8 +14,9 @@ import numpy as np
 from calibrate.live.python_core import python_engine
 from calibrate.live.step_logs import Step, StepLog
 from capplan.engine.profile import Scheduling
+from capplan.numbers import Counts
 from capplan.serving.block_cache import PrefixCaching
-from capplan.serving.requests import Admission, Counts, Requests
+from capplan.serving.requests import Admission, Requests
 from capplan.serving.step_table import StepClock, StepTable
 from capplan.serving.terms import EngineSetup
 

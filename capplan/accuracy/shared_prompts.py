@@ -8,8 +8,8 @@ from math import ceil
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.numbers import Array
-from capplan.serving.requests import Counts, Crowd, Requests, UserGroup
+from capplan.numbers import Array, Counts
+from capplan.serving.requests import Crowd, Requests, UserGroup
 
 _TURNS = re.compile(r"(?<![\d,])([\d,]{1,15})-token document \+ (\d{1,9}) turns x (\d{1,9}) in / (\d{1,9})")
 _MEAN_OUTPUT = re.compile(r"mean out (\d{1,9})-(\d{1,9})")

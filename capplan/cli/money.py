@@ -177,7 +177,7 @@ def cache_command(
 ) -> int:
     """Show what prompt caching at a hosted API saves for a shared prefix, and from which request on it pays."""
     from capplan.keys import current_day
-    from capplan.money.hosted import cached_prefix
+    from capplan.money.token_price import cached_prefix
     from capplan.questions.money.comparison import cache_price
     from capplan.questions.plans.plan_check import (
         age_warnings,

@@ -20,16 +20,10 @@ from capplan.explain.subject import (
 from capplan.explain.table import Stated
 from capplan.keys import current_day
 from capplan.money.comparison import ComparedApi, Comparison, PaidReplicas
-from capplan.money.hosted import (
-    BilledClass,
-    HostedTraffic,
-    TokenPrice,
-    billed_class,
-    outside_usd,
-    provisioned_units,
-)
+from capplan.money.hosted import BilledClass, HostedTraffic, billed_class, outside_usd, provisioned_units
 from capplan.money.ledger import Entry
 from capplan.money.price import HOURS_PER_MONTH, usd_per_month
+from capplan.money.token_price import TokenPrice
 from capplan.money.who_pays import ClassUse, by_tenant
 from capplan.questions.money.comparison import asked_comparison, asked_prices
 from capplan.questions.money.ledger import PaidPlan, paid_plan

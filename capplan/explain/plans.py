@@ -1,9 +1,4 @@
-"""The numbers that an answer holds, and the plans next to the recommended one, explained.
-
-The quantities of a plan: every number in its row, by name, and the groups of numbers next to it.
-
-Plans next to the recommended one, explained: the choices, the runners-up, and its next steps.
-"""
+"""The numbers of the plans of an answer, explained, and of what it prints next to them: choices, certainty, next steps, the tight target."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -12,7 +7,7 @@ from typing import TypeAlias
 
 from capplan.errors import unknown
 from capplan.explain import money
-from capplan.explain.money import MixSubject, PoolsSubject
+from capplan.explain.groups import MixSubject, PoolsSubject
 from capplan.explain.subject import (
     Explained,
     Input,

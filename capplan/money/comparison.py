@@ -9,16 +9,16 @@ from capplan.money.hosted import (
     Hosted,
     HostedBill,
     HostedTraffic,
-    TokenPrice,
     billed_class,
     hosted_bill,
     provisioned_units,
 )
 from capplan.money.ledger import Entry, Growing, total_usd
 from capplan.money.price import most_usd
+from capplan.money.token_price import TokenPrice
 from capplan.numbers import Array
 from capplan.serving.steady_state import replicas_over_time
-from capplan.workload.statistics import Repeated
+from capplan.workload.reuse import Repeated
 
 MOST_REPLICAS = 20_000
 """If the fleet still costs more than an API at this size, no breakeven is searched for beyond it."""

@@ -32,7 +32,7 @@ from capplan.questions.fleet import (
 from capplan.questions.mix import together_of
 from capplan.workload.length import Lengths
 from capplan.workload.request_class import RequestClass, busier
-from capplan.workload.statistics import PrefixReuse
+from capplan.workload.reuse import PrefixReuse
 
 CHANGE = 0.2
 """Traffic and lengths are taken this much lower and higher."""

@@ -31,8 +31,8 @@ from capplan.workload.daily_curve import active_for, mean_rate_fraction
 from capplan.workload.kept_contexts import contexts_of, prompt_lengths
 from capplan.workload.length import Lengths, empirical
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
+from capplan.workload.reuse import PrefixReuse
 from capplan.workload.sessions import Sessions
-from capplan.workload.statistics import PrefixReuse
 
 WINDOW_S = 60.0
 HOUR_S = 3600.0

@@ -10,7 +10,8 @@ from capplan.errors import InputError
 from capplan.readers.record import Record, validated
 from capplan.readers.yaml_file import read_yaml, schema_line
 from capplan.scenario.scenario_file import MOST_CLASSES, Traffic
-from capplan.workload.statistics import LengthSummary, PrefixReuse, WorkloadSummary
+from capplan.workload.reuse import PrefixReuse
+from capplan.workload.statistics import LengthSummary, WorkloadSummary
 
 WITHOUT_RATE = "its source has no timestamps, so it has no request_rate"
 MEANS = ("mean_rate", "daily_curve", "active_hours")

@@ -6,7 +6,7 @@ from array import array
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from capplan.serving.requests import Counts
+    from capplan.numbers import Counts
     from capplan.serving.terms import EngineTerms
 
 Doubles: TypeAlias = "array[float]"

@@ -8,7 +8,7 @@ from math import ceil, nan
 import numpy as np
 from numpy.typing import NDArray
 
-from capplan.numbers import Array
+from capplan.numbers import Array, Counts
 from capplan.serving.flat_engine import FlatEngine
 from capplan.serving.flat_pools import FlatPools, FlatRouter, link_arrivals
 from capplan.serving.outcome import (
@@ -20,13 +20,7 @@ from capplan.serving.outcome import (
     Ledger,
     ReplicaUse,
 )
-from capplan.serving.requests import (
-    Admission,
-    Counts,
-    Crowd,
-    Requests,
-    check_requests,
-)
+from capplan.serving.requests import Admission, Crowd, Requests, check_requests
 from capplan.serving.simulator import (
     add_totals_of,
     asked_and_ended,

@@ -7,13 +7,10 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.numbers import Array, Number
+from capplan.numbers import Array, Counts, Number
 from capplan.serving.flat_trees import counts_of_greater
-
-Counts = NDArray[np.int64]
 
 NEVER = np.iinfo(np.int64).max
 """Stack distance of the first touch of a block."""

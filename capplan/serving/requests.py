@@ -6,12 +6,10 @@ from math import isfinite, nan
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.numbers import Array
+from capplan.numbers import Array, Counts
 
-Counts = NDArray[np.int64]
 NO_IDS: Counts = np.zeros(0, dtype=np.int64)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from capplan.errors import InputError
-from capplan.numbers import Array
+from capplan.numbers import Array, Counts
 from capplan.serving.engine_parts import Gauges
 from capplan.serving.flat_engine import FlatEngine
 from capplan.serving.flat_input import FlatLimits, FlatRequests
@@ -30,7 +30,6 @@ from capplan.serving.requests import (
     NO_IDS,
     NO_REQUESTS,
     Admission,
-    Counts,
     Crowd,
     Requests,
     check_admission,

@@ -12,8 +12,8 @@ from capplan.workload.length import Lengths
 
 if TYPE_CHECKING:
     from capplan.workload.kept_contexts import Contexts
+    from capplan.workload.reuse import PrefixReuse
     from capplan.workload.sessions import Sessions
-    from capplan.workload.statistics import PrefixReuse
 
 ResponseTimes: TypeAlias = float | Sequence[float]
 """Response time of all classes, or of each class [s]."""

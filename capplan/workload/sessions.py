@@ -4,12 +4,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from capplan.numbers import Array
+from capplan.numbers import Array, Counts
 from capplan.workload.length import Lengths
-
-Counts = NDArray[np.int64]
 
 SMALLEST_BLOCK_TOKENS = 16
 BLOCKS_PER_PROMPT = 100

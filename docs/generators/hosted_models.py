@@ -9,7 +9,7 @@ from datetime import date, timedelta
 from pathlib import Path
 
 from capplan.money.comparison import ComparedApi
-from capplan.money.hosted import NOT_CACHED
+from capplan.money.token_price import NOT_CACHED
 from capplan.questions.fleet import asked_fleet
 from capplan.questions.fleet_answer import fleet_for
 from capplan.questions.money.comparison import AskedComparison, asked_comparison, asked_prices

@@ -26,7 +26,7 @@ BY_MODULE = ("memory", "operators", "money")
 SECTIONS = frozenset(
     {"Parameters", "Returns", "Raises", "Examples", "References", "Yields", "Notes", "Attributes"}
 )
-HEAD = """Each formula, its symbols and its source, from the code. [How a plan is computed](../methodology.md) says how they work together.
+HEAD = """Each formula, its symbols and its source. [How a plan is computed](../methodology.md) says how they work together.
 """
 WIDTH = 44
 """Columns of a phone."""

@@ -11,26 +11,15 @@ from hypothesis import strategies as st
 from scipy import special
 
 from capplan.money.comparison import ComparedApi, Comparison, breakeven_rate
-from capplan.money.hosted import (
-    Hosted,
-    HostedBill,
-    HostedTraffic,
-    LongerLife,
-    TokenPrice,
-    TokenRates,
-    billed_class,
-    cached_prefix,
-    hosted_bill,
-    hosted_traffic,
-    written_to_live,
-)
+from capplan.money.hosted import Hosted, HostedBill, HostedTraffic, billed_class, hosted_bill, hosted_traffic
 from capplan.money.prompt_cache import breakeven_requests, gamma_share, reused_fraction, stored_fraction
+from capplan.money.token_price import LongerLife, TokenPrice, TokenRates, cached_prefix, written_to_live
 from capplan.readers.catalogue.models import model_rows, same_model, shipped_id
 from capplan.readers.catalogue.token_prices import prices_of_model, token_prices
 from capplan.workload.daily_curve import OFFICE
 from capplan.workload.length import fixed, lognormal
 from capplan.workload.request_class import RequestClass
-from capplan.workload.statistics import ReuseByAge, reuse_by_age
+from capplan.workload.reuse import ReuseByAge, reuse_by_age
 from tests.ledgers import fleet_that_costs
 
 CLAUDE = TokenRates(3.0, 15.0, 0.3, 3.75)

@@ -13,19 +13,15 @@ import pytest
 from capplan.keys import current_day
 from capplan.money.hosted import (
     Hosted,
-    LongerLife,
-    PeakHours,
     Provisioned,
-    TokenPrice,
-    TokenRates,
     billed_class,
-    default_way,
     hosted_bill,
     hosted_traffic,
     provisioned_units,
     sold_price,
 )
 from capplan.money.prompt_cache import fixed_life_fractions, renewals
+from capplan.money.token_price import LongerLife, PeakHours, TokenPrice, TokenRates, default_way
 from capplan.readers.catalogue.token_prices import litellm_prices, token_offers, token_prices
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass

@@ -6,19 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capplan.money.hosted import (
-    BY_ITSELF,
-    NOT_CACHED,
-    Hosted,
-    TokenPrice,
-    TokenRates,
-    billed_class,
-    hosted_traffic,
-)
+from capplan.money.hosted import Hosted, billed_class, hosted_traffic
+from capplan.money.token_price import BY_ITSELF, NOT_CACHED, TokenPrice, TokenRates
 from capplan.workload.length import empirical, fixed, lognormal
 from capplan.workload.request_class import RequestClass
+from capplan.workload.reuse import hits_by_replica, session_reuse_by_age
 from capplan.workload.sessions import Sessions, drawn_turns
-from capplan.workload.statistics import hits_by_replica, session_reuse_by_age
 from tests.files import written_to
 
 pytestmark = pytest.mark.usefixtures("shared_runs")

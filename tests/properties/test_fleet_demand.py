@@ -14,7 +14,7 @@ from capplan.fleet.load.offered import SamplePath
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.workload.length import empirical, fixed, lognormal, uniform
 from capplan.workload.request_class import RequestClass
-from capplan.workload.statistics import PrefixReuse
+from capplan.workload.reuse import PrefixReuse
 from tests.nearness import near
 
 CHAT = RequestClass(

@@ -8,17 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.money.hosted import (
-    Hosted,
-    LongerLife,
-    PeakHours,
-    TokenPrice,
-    TokenRates,
-    billed_class,
-    hosted_traffic,
-    price_on,
-    sold_price,
-)
+from capplan.money.hosted import Hosted, billed_class, hosted_traffic, price_on, sold_price
+from capplan.money.token_price import LongerLife, PeakHours, TokenPrice, TokenRates
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
 from tests.sweeps import examples

@@ -10,10 +10,10 @@ from scipy import stats
 
 from capplan.workload.length import clipped_lognormal_mean, lognormal_sigma
 from capplan.workload.request_class import Slo, Target
+from capplan.workload.reuse import PrefixReuse
 from capplan.workload.statistics import (
     ArrivalCounts,
     Omissions,
-    PrefixReuse,
     TokenCounts,
     cv_within_minutes,
     interarrival_cv,

@@ -9,7 +9,7 @@ import pytest
 
 from capplan.errors import InputError
 from capplan.keys import current_day
-from capplan.money.hosted import PeakHours, TokenPrice, TokenRates
+from capplan.money.token_price import PeakHours, TokenPrice, TokenRates
 from capplan.questions.plans.plan_check import age_warnings
 from capplan.readers.catalogue.token_prices import (
     litellm_prices,

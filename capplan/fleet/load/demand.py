@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from capplan.fleet.engine_options import TierSize, TierTokens
 from capplan.fleet.scenario import Purchase
-from capplan.numbers import Array, Number
-from capplan.serving.requests import Counts, Requests
+from capplan.numbers import Array, Counts, Number
+from capplan.serving.requests import Requests
 from capplan.serving.steady_state import Lengths
 from capplan.workload.kept_contexts import CacheTraffic, Contexts
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
+from capplan.workload.reuse import PrefixReuse
 from capplan.workload.sessions import SingleTurns, kept_context_probability, single_turns
-from capplan.workload.statistics import PrefixReuse
 
 FREE_SHARE = 0.5
 """Fraction of the KV cache that holds prefixes of earlier requests; a trace with block hashes is simulated without it."""

@@ -40,7 +40,7 @@ from capplan.replica.speculation import DraftPlan, Method, draft_of, speculation
 from capplan.scenario.scenario_file import LengthFields
 from capplan.scenario.speculation import Published, not_published, published_acceptance
 from capplan.workload.multiples import dealt_by_share
-from capplan.workload.statistics import hits_by_replica
+from capplan.workload.reuse import hits_by_replica
 
 WEIGHT_DTYPES = ("fp8", "nvfp4", "int4")
 """Weight dtypes to try, where they are narrower than those of the scenario."""

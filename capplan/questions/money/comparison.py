@@ -23,16 +23,8 @@ from capplan.money.comparison import (
     compare,
     compared_month,
 )
-from capplan.money.hosted import (
-    BY_ITSELF,
-    UNSTATED_TIME_TO_LIVE_S,
-    TokenPrice,
-    TokenRates,
-    keeps_a_prefix,
-    price_on,
-    sold_price,
-    too_long_fraction,
-)
+from capplan.money.hosted import keeps_a_prefix, price_on, sold_price, too_long_fraction
+from capplan.money.token_price import BY_ITSELF, UNSTATED_TIME_TO_LIVE_S, TokenPrice, TokenRates
 from capplan.questions.fleet import AskedFleet
 from capplan.questions.money.energy import asked_energy, asked_growth, growth_assumptions
 from capplan.questions.money.ledger import PaidPlan, own_assumptions, paid_plan, traffic_of
@@ -51,7 +43,7 @@ from capplan.scenario.command_flags import CachePriceFlags
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.workload_file import is_workload
 from capplan.workload.request_class import RequestClass, ResponseTimes, responses_of_classes
-from capplan.workload.statistics import Repeated, reuse_by_age, session_reuse_by_age
+from capplan.workload.reuse import Repeated, reuse_by_age, session_reuse_by_age
 
 _SEED = 0
 """Seed of the sessions whose prompts an API keeps."""

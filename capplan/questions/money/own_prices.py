@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.money.hosted import TokenPrice
+from capplan.money.token_price import TokenPrice
 from capplan.questions.money.ledger import paid_plan
 from capplan.questions.plans.plan_file import asked_of_plan
 from capplan.readers.catalogue.offer_terms import PROJECT_FOLDER, known_machines, machines_in, user_folder

@@ -16,7 +16,6 @@ from capplan.fleet.search.candidates import DEGREES
 from capplan.fleet.search.one_layout import Standing, standing_of, trial_of
 from capplan.hardware.device import Device
 from capplan.keys import first_day
-from capplan.money.hosted import TokenPrice
 from capplan.money.order import OWN
 from capplan.money.price import (
     OLD_DAYS,
@@ -27,6 +26,7 @@ from capplan.money.price import (
     choose_price,
     usd_per_month,
 )
+from capplan.money.token_price import TokenPrice
 from capplan.questions.fleet import AskedFleet, parts_of, replicas_by_group, terms_of
 from capplan.questions.mix import together_of
 from capplan.questions.money.budget import mix_usd_per_month

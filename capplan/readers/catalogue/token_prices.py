@@ -21,7 +21,7 @@ from capplan.keys import (
     UsdPerMillionTokensHour,
     first_day,
 )
-from capplan.money.hosted import CacheRules, LongerLife, PeakHours, TokenPrice, TokenRates
+from capplan.money.token_price import CacheRules, LongerLife, PeakHours, TokenPrice, TokenRates
 from capplan.readers.catalogue.models import same_model
 from capplan.readers.catalogue.offer_terms import OwnFile, PageSource, own_files
 from capplan.readers.record import Record, refuse_unlisted, validated

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from capplan.errors import InputError
-from capplan.numbers import Array
+from capplan.numbers import Array, Counts
 from capplan.recorded.results.record import Row
 from capplan.recorded.traces import json_lines, prometheus, request_logs
 from capplan.recorded.traces.rows import (
@@ -28,12 +28,11 @@ from capplan.recorded.traces.rows import (
 )
 from capplan.serving.prefix_cache import HitCurve, hit_curve, policy_hit_fractions
 from capplan.serving.requests import Requests
+from capplan.workload.reuse import PrefixReuse
 from capplan.workload.sessions import LARGEST_BLOCK_TOKENS, output_blocks
 from capplan.workload.statistics import (
     ArrivalCounts,
-    Counts,
     Omissions,
-    PrefixReuse,
     RateSummary,
     TokenCounts,
     TracePart,

@@ -7,8 +7,8 @@ from typing import Any
 
 from capplan.assumption import Assumption
 from capplan.money.comparison import ComparedApi, Comparison, OwnFleet
-from capplan.money.hosted import NOT_CACHED, UNSTATED_TIME_TO_LIVE_S, CachedPrefix, TokenPrice
 from capplan.money.ledger import CommitmentRates, MachineEntry, commitment_rates, machines_of, total_usd
+from capplan.money.token_price import NOT_CACHED, UNSTATED_TIME_TO_LIVE_S, CachedPrefix, TokenPrice
 from capplan.money.who_pays import Share
 from capplan.questions.money.comparison import AskedComparison
 from capplan.questions.money.who_pays import AskedBill
