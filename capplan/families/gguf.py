@@ -12,8 +12,9 @@ from difflib import get_close_matches
 from typing import Any
 
 from capplan.errors import InputError
-from capplan.model.network import Layer, Network, with_formats
+from capplan.model.network import Layer, Network
 from capplan.model.stored_tensor import StoredModel, StoredTensor, blend_name
+from capplan.model.weight_format import with_formats
 
 
 @dataclass(frozen=True, slots=True)

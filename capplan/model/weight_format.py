@@ -1,36 +1,342 @@
-"""The formats that weights and cached keys and values are stored in, scales included, and a network in another weight dtype.
+"""The formats that weights and cached keys and values are stored in, scales included, and a network with the format of each matrix chosen.
+
+Mixtures such as q4_k_m are those that llama-quantize writes. Source: `llama_tensor_get_type` and `tensor_allows_quantization` in
+src/llama-quant.cpp of https://github.com/ggml-org/llama.cpp, read 2026-11-22, without an importance matrix. Checked against the bits per weight that its tools/quantize/README.md states for Llama 3.1 8B.
 
 A format is a name; `FORMATS[name]` gives its size. Names such as `w4a16-g128` are parsed, not listed:
 4-bit weights, 16-bit activations, one scale per 128 weights.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from capplan.assumption import Assumption
-from capplan.errors import unknown
-from capplan.model.gguf_mixtures import RECIPES, in_recipe
-from capplan.model.network import (
-    WHOLE_FORMATS,
-    Experts,
-    Network,
-    experts_in,
-    with_formats,
-)
+from capplan.errors import InputError, unknown
+from capplan.model.network import Attention, Experts, LatentAttention, Layer, Network, Projection
 from capplan.model.stored_tensor import (
     BLOCK_DTYPES,
+    BLOCKS,
     CODEBOOKS,
     MIXTURE,
     SCALES_OF_INT2,
+    blend_name,
     blend_shares,
     block_bits,
     coded_bits,
 )
 from capplan.numbers import Number
 
+_WHOLE = frozenset({"bf16", "fp16", "fp32"})
+"""Formats that are not quantised."""
+
+
+def with_formats(
+    network: Network,
+    projection_format: Callable[[int, Projection], str],
+    experts_format: Callable[[int, Experts], str | tuple[str, str]],
+) -> Network:
+    """Return the network with the format of each layer's matrices chosen by two functions.
+
+    Parameters
+    ----------
+    network : the model
+    projection_format : format of a projection, given the index of its layer
+    experts_format : format of the routed experts, given the index of their layer; two where the matrix that writes the hidden
+        state has its own
+
+    Returns
+    -------
+    the same network, formats replaced; equal layers stay one object
+
+    Raises
+    ------
+    InputError
+        An encoder-decoder would be quantised.
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 8, 10, "columns")
+    >>> layer = Layer((), (Projection("up", "ffn", 8, 16, "columns"),))
+    >>> network = Network("n", "t", 8, 10, (layer,), head, True, 80)
+    >>> changed = with_formats(network, lambda index, matrix: "fp8", lambda index, experts: "fp8")
+    >>> changed.layers[0].projections[0].weight_format
+    'fp8'
+    """
+    seen: dict[tuple[Layer, tuple[str, ...], str | tuple[str, str]], Layer] = {}
+    layers = []
+    for index, layer in enumerate(network.layers):
+        names = tuple(projection_format(index, projection) for projection in layer.projections)
+        if network.encoder is not None and not _WHOLE.issuperset(names):
+            raise InputError(
+                f"{network.name}: quantised weights of an encoder-decoder are not modelled, since engines quantise its encoder too\n"
+                "  leave the weight dtype out, and the section of quantisation: its figures are then those of 16 bits"
+            )
+        key = (layer, names, experts_format(index, layer.experts) if layer.experts else "")
+        if key not in seen:
+            seen[key] = _layer_in(*key)
+        layers.append(seen[key])
+    return replace(network, layers=tuple(layers))
+
+
+def _layer_in(layer: Layer, names: tuple[str, ...], of_experts: str | tuple[str, str]) -> Layer:
+    projections = tuple(
+        replace(projection, weight_format=name)
+        for projection, name in zip(layer.projections, names, strict=True)
+    )
+    experts = experts_in(layer.experts, of_experts) if layer.experts else None
+    return replace(layer, projections=projections, experts=experts)
+
+
+def experts_in(experts: Experts, name: str | tuple[str, str]) -> Experts:
+    """Return experts in one format, or in one for the matrices that read the hidden state and one for the matrix that writes it.
+
+    Examples
+    --------
+    >>> experts_in(Experts(4, 2, 8, 16), ("fp8", "bf16")).matrices
+    (('fp8', 256, 32), ('bf16', 128, 8))
+    """
+    into, out_of = (name, name) if isinstance(name, str) else name
+    return replace(experts, weight_format=into, down_format=None if out_of == into else out_of)
+
+
+Rule = Callable[["_Place"], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a matrix stands."""
+
+    index: int
+    layers: int
+    queries_per_kv_head: int
+
+    @property
+    def more_bits(self) -> bool:
+        """The first and last eighth of the layers, and every third between them."""
+        eighth = self.layers // 8
+        return self.index < eighth or self.index >= 7 * self.layers // 8 or (self.index - eighth) % 3 == 2
+
+    def first(self, part: int) -> bool:
+        """Whether the layer is in the first part-th of all."""
+        return self.index < self.layers // part
+
+
+def _always(name: str) -> Rule:
+    return lambda _: name
+
+
+def _more_bits(name: str) -> Rule:
+    return lambda place: name if place.more_bits else None
+
+
+def _shared_keys(name: str, otherwise: str | None = None) -> Rule:
+    return lambda place: name if place.queries_per_kv_head >= 4 else otherwise
+
+
+def _first(part: int, name: str, otherwise: str | None = None) -> Rule:
+    return lambda place: name if place.first(part) else otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """One mixture: a format for every matrix, and others for those that lose most by it."""
+
+    base: str
+    value: Rule | None = None
+    """Rule of the values of attention."""
+    down: Rule | None = None
+    """Rule of the matrix that leads out of a feed-forward."""
+    output: Rule | None = None
+    """Rule of the matrix that leads out of attention."""
+    fused: str | None = None
+    """Format of queries, keys and values in one tensor, as in published files; the newest quantiser treats it as values."""
+
+
+RECIPES: dict[str, Recipe] = {
+    "q4_0": Recipe("q4_0"),
+    "q4_1": Recipe("q4_1"),
+    "q5_0": Recipe("q5_0"),
+    "q5_1": Recipe("q5_1"),
+    "q8_0": Recipe("q8_0"),
+    "q2_k": Recipe("q2_k", _shared_keys("q4_k", "q3_k"), _always("q3_k"), _always("q3_k")),
+    "q3_k_s": Recipe("q3_k"),
+    "q3_k_m": Recipe(
+        "q3_k",
+        lambda place: "q5_k" if place.index < 2 else "q4_k",
+        _first(16, "q5_k", "q4_k"),
+        _always("q4_k"),
+        "q4_k",
+    ),
+    "q3_k_l": Recipe("q3_k", _always("q5_k"), _always("q5_k"), _always("q5_k"), "q4_k"),
+    "q4_k_s": Recipe("q4_k", lambda place: "q5_k" if place.index < 4 else None, _first(8, "q5_k")),
+    "q4_k_m": Recipe("q4_k", _more_bits("q6_k"), _more_bits("q6_k"), fused="q5_k"),
+    "q5_k_s": Recipe("q5_k"),
+    "q5_k_m": Recipe("q5_k", _more_bits("q6_k"), _more_bits("q6_k"), fused="q6_k"),
+    "q6_k": Recipe("q6_k"),
+    "iq4_nl": Recipe("iq4_nl", _shared_keys("q5_k"), _first(8, "q5_k")),
+    "iq4_xs": Recipe("iq4_xs", _shared_keys("q5_k"), _first(8, "q5_k")),
+}
+"""Mixtures by the name of their files."""
+RECIPES |= {name: RECIPES[f"{name}_m"] for name in ("q3_k", "q4_k", "q5_k")}
+
+
+_WHEN_ROWS_ARE_ODD = {
+    "q2_k": "q4_0", "q3_k": "q4_0", "q4_k": "q5_0", "q5_k": "q5_1", "q6_k": "q8_0", "iq4_xs": "iq4_nl",
+}  # fmt: skip
+"""Format of rows that are not whole blocks of 256."""
+
+_KEPT = frozenset({"router", "norm", "state", "other", "vision", "mtp"})
+_NARROW = frozenset({"q2_k", "q3_k", "q4_k", "iq4_nl", "iq4_xs"})
+_EIGHT_EXPERTS = 8
+"""Experts of the models whose attention the quantiser holds in more bits."""
+_FUSED = frozenset(
+    {"phi", "phi3", "gpt2", "gpt_bigcode", "gpt_neox", "falcon", "bloom", "mpt", "dbrx", "chatglm"}
+)
+"""Model types whose files hold queries, keys and values as one tensor."""
+_OTHERWISE = frozenset({"falcon", "RefinedWeb", "RefinedWebModel"})
+"""Model types that llama-quantize gives other mixtures."""
+
+
+def in_recipe(network: Network, name: str) -> Network:
+    """Return the network as llama-quantize writes it in a mixture.
+
+    Parameters
+    ----------
+    network : the model
+    name : key of RECIPES
+
+    Returns
+    -------
+    the same network, formats replaced; embedding and LM head are quantised too
+
+    Raises
+    ------
+    InputError
+        Models of this type have mixtures of their own.
+
+    Examples
+    --------
+    >>> head = Projection("lm_head", "lm_head", 256, 10, "columns")
+    >>> layer = Layer((Attention(8, 2, 32, 32),), (Projection("qkv", "attention", 256, 384, "columns", kv_outputs=128),))
+    >>> held = in_recipe(Network("n", "t", 256, 10, (layer,) * 8, head, True, 2560), "q4_k_m")
+    >>> held.layers[0].projections[0].weight_format, held.layers[1].projections[0].weight_format, held.embedding_format
+    ('q4_k*5+q6_k*1', 'q4_k', 'q6_k')
+
+    References
+    ----------
+    llama.cpp, src/llama-quant.cpp: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-quant.cpp.
+    """
+    _refuse_other_mixtures(network, name)
+    recipe = RECIPES[name]
+    count = len(network.layers)
+    places = [_Place(i, count, _queries_per_kv_head(layer)) for i, layer in enumerate(network.layers)]
+    eight = any(layer.experts and layer.experts.experts == _EIGHT_EXPERTS for layer in network.layers)
+    large = count == 80 and network.model_type in ("llama", "qwen2")
+
+    def matrix(index: int, projection: Projection) -> str:
+        if projection.tensor_class in _KEPT or projection.name == "shared_gate":
+            return "fp32"
+        if projection.name == "qkv" and network.model_type in _FUSED:
+            return _fitting(recipe.fused or recipe.base, projection.inputs)
+        if projection.name == "qkv":
+            value = _value(recipe, places[index], eight=eight, large=large)
+            return _of_attention(recipe.base, value, projection, eight=eight)
+        if projection.name == "kv_b":
+            return _of_latents(recipe.base, projection, network.layers[index])
+        return _format(recipe, projection, places[index], eight=eight)
+
+    def experts(index: int, held: Experts) -> str:
+        return _of_experts(recipe, held, places[index])
+
+    formatted = with_formats(network, matrix, experts)
+    ends = "q8_0" if recipe.base == "q8_0" else "q6_k"
+    width = network.hidden_size
+    return replace(
+        formatted,
+        lm_head=replace(network.lm_head, weight_format=_fitting(ends, width)),
+        embedding_format=_fitting(ends if network.tied_embeddings else recipe.base, width),
+        vector_format="fp32",
+    )
+
+
+def _refuse_other_mixtures(network: Network, name: str) -> None:
+    if network.model_type in _OTHERWISE:
+        raise InputError(
+            f"weight dtype {name}: {network.name}: llama-quantize mixes formats of {network.model_type} models in a way that is not modelled\n"
+            "  give the GGUF file itself as MODEL, or a format for every matrix, such as int4"
+        )
+
+
+def _of_experts(recipe: Recipe, held: Experts, place: _Place) -> str:
+    down = recipe.down(place) if recipe.down else None
+    parts = {_fitting(recipe.base, held.inputs): 2 if held.gated else 1}
+    last = _fitting(down or recipe.base, held.intermediate_size)
+    return blend_name({**parts, last: parts.get(last, 0) + 1})
+
+
+def _queries_per_kv_head(layer: Layer) -> int:
+    return next(
+        (mixer.query_heads // mixer.kv_heads for mixer in layer.mixers if isinstance(mixer, Attention)), 1
+    )
+
+
+def _fitting(name: str, columns: int) -> str:
+    """Return the format, or the one that takes its place where rows are not whole blocks."""
+    if columns % BLOCKS[name].elements == 0:
+        return name
+    instead = _WHEN_ROWS_ARE_ODD.get(name, "fp16")
+    return instead if columns % BLOCKS[instead].elements == 0 else "fp16"
+
+
+def _value(recipe: Recipe, place: _Place, *, eight: bool, large: bool) -> str:
+    """Return the format of the values of attention."""
+    value = (recipe.value(place) if recipe.value else None) or recipe.base
+    if large and value in ("q3_k", "q4_k"):
+        value = "q5_k"
+    return "q8_0" if eight else value
+
+
+def _of_attention(base: str, value: str, projection: Projection, *, eight: bool) -> str:
+    """Return the format of queries, keys and values together."""
+    columns, half = projection.inputs, projection.kv_outputs // 2
+    parts: dict[str, int] = {}
+    for name, rows in (
+        (base, projection.outputs - 2 * half),
+        ("q8_0" if eight else base, half),
+        (value, half),
+    ):
+        held = _fitting(name, columns)
+        parts[held] = parts.get(held, 0) + rows
+    return blend_name(parts)
+
+
+def _of_latents(base: str, projection: Projection, layer: Layer) -> str:
+    """Return the format of the matrices that lead from a latent to keys, whose rows are short, and to values."""
+    mixer = next((mixer for mixer in layer.mixers if isinstance(mixer, LatentAttention)), None)
+    if mixer is None:
+        return _fitting(base, projection.inputs)
+    parts = {_fitting(base, mixer.nope_head_dim): mixer.nope_head_dim}
+    held = _fitting(base, projection.inputs)
+    return blend_name({**parts, held: parts.get(held, 0) + mixer.value_head_dim})
+
+
+def _format(recipe: Recipe, projection: Projection, place: _Place, *, eight: bool) -> str:
+    """Return the format of a matrix outside of attention, or of the one that leads out of it."""
+    chosen = None
+    if projection.name == "down" or projection.name.endswith("_down"):
+        chosen = recipe.down(place) if recipe.down else None
+    elif projection.name == "o":
+        chosen = recipe.output(place) if recipe.output else None
+        chosen = "q5_k" if eight and recipe.base in _NARROW else chosen
+    return _fitting(chosen or recipe.base, projection.inputs)
+
+
 QUANTISED_CLASSES = frozenset({"attention", "ffn", "expert", "shared_expert"})
 """Tensor classes that a quantiser converts; embedding, LM head, router, norms and states stay in 16 bits."""
+
+WHOLE_FORMATS = frozenset({"fp32", "bf16", "fp16"})
+"""Formats that apply to every tensor, because no scale is stored with them."""
 
 SCALES_OF_INT4 = Assumption(
     "int4 means one fp16 scale per 128 weights and no zero points, 4.125 bits per weight",

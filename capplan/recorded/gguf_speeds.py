@@ -8,7 +8,7 @@ from typing import Any
 from capplan.accuracy.cells import is_set, number_in
 from capplan.errors import InputError
 from capplan.hardware.device import HOST
-from capplan.model.gguf_mixtures import RECIPES
+from capplan.model.weight_format import RECIPES
 from capplan.readers.catalogue.hardware import catalogue_name, device
 from capplan.readers.catalogue.models import shipped_id
 from capplan.readers.catalogue.workstations import machine_parts

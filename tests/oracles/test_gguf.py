@@ -9,11 +9,10 @@ import pytest
 from capplan.errors import InputError
 from capplan.families.gguf import _MATRICES, ARCHITECTURES
 from capplan.memory.kv_sizes import kv_sizes
-from capplan.model.gguf_mixtures import RECIPES
 from capplan.model.parameters import parameters, weight_bytes, weight_bytes_by_class, weight_bytes_per_rank
 from capplan.model.sharding import Sharding
 from capplan.model.stored_tensor import BLOCKS, OTHER_TYPES
-from capplan.model.weight_format import in_weight_format, named_weight_format
+from capplan.model.weight_format import RECIPES, in_weight_format, named_weight_format
 from capplan.readers.catalogue.models import read_model, stored_model
 from tests.gguf_files import HIDDEN, KEYS, LENGTH, QUERIES, llama, mixture, size_of, write_gguf
 

@@ -22,9 +22,9 @@ from capplan.families.quantization.schemes import (
     sparse_ending,
     torchao_format,
 )
-from capplan.model.network import Experts, Network, Projection, experts_in, with_formats
+from capplan.model.network import Experts, Network, Projection
 from capplan.model.stored_tensor import blend_name, coded_bits
-from capplan.model.weight_format import QUANTISED_CLASSES
+from capplan.model.weight_format import QUANTISED_CLASSES, experts_in, with_formats
 
 METHODS = (
     "aqlm", "auto-round", "awq", "bitsandbytes", "compressed-tensors", "fbgemm_fp8", "fp8", "gptq", "hqq", "modelopt", "mxfp4",

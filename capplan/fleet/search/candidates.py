@@ -12,12 +12,11 @@ from capplan.errors import InputError, Reason, Refusal
 from capplan.hardware.device import Device
 from capplan.hardware.weight_kernel import emulated_reason, no_kernel_reason
 from capplan.memory.capacity import encoder_reason
-from capplan.model.gguf_mixtures import RECIPES
 from capplan.model.network import Network
 from capplan.model.parameters import is_large_mixture
 from capplan.model.sharding import Sharding, head_reason, listed_degrees, refuse_heads
 from capplan.model.stored_tensor import BLOCK_DTYPES
-from capplan.model.weight_format import FORMATS, named_weight_format, stored_formats
+from capplan.model.weight_format import FORMATS, RECIPES, named_weight_format, stored_formats
 from capplan.operators.expert_exchange import exchange_kernels
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
 
