@@ -7,11 +7,11 @@ score, the factor by which the ends of the regime that all other units give woul
 
     s = max( min_r (m_r - x) / a_r,  min_r (x - m_r) / b_r,  0 )
 
-over the regimes r that its interval spans, with medians m_r and distances a_r, b_r to their ends. The intervals of a statistic and load,
-of dense networks and of mixtures apart, are stretched by the quantile of the scores at their level, so that they hold that share of what was left out: models, sources and
-generations of engines in turn, each predicted with numbers that never saw it, if there are two or more of it. An interval holds the prediction itself, so that of a biased
-regime begins or ends there (the score of a value between prediction and median is 0): the bias is that of the sources which were measured, and
-a reader's installation may not have it.
+over the regimes r that its interval spans, with medians m_r and distances a_r, b_r to their ends. The intervals of a statistic and load, of
+dense networks and of mixtures apart, are stretched by the quantile of the scores at their level, so that they hold that share of what was
+left out: models, sources and generations of engines in turn, each predicted with numbers that never saw it, if there are two or more of it.
+An interval holds the prediction itself, so that of a biased regime begins or ends there (the score of a value between prediction and median
+is 0): the bias is that of the sources which were measured, and a reader's installation may not have it.
 
 References
 ----------
@@ -341,15 +341,14 @@ def _pool(
     )
     middle = (f"{quantity}_mean/{load}", f"{quantity}_p50/{load}")
     alike = {ruler: own.of_all if dense is None else own.dense == dense for ruler, own in scores.items()}
-    for kept_too in (alike, None):
+    for among in (alike, None):
         for pool in (named(*middle) if statistic.endswith("_middle") else named(name), named(*of_quantity)):
             own = {
-                ruler: np.logical_and(kept, kept_too[ruler]) if kept_too else kept
-                for ruler, kept in pool.items()
+                ruler: np.logical_and(kept, among[ruler]) if among else kept for ruler, kept in pool.items()
             }
             values = max(int(kept.sum()) for kept in own.values())
             units = max(np.unique(scores[ruler].units[kept]).size for ruler, kept in own.items())
-            if values >= FEW_VALUES and (kept_too is None or units >= FEW_UNITS):
+            if values >= FEW_VALUES and (among is None or units >= FEW_UNITS):
                 return own
     return dict(left)
 

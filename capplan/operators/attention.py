@@ -38,7 +38,8 @@ def chunk_keys(sequences: Number, context_tokens: Number, chunk_tokens: Number) 
 
     References
     ----------
-    transformers, `chunked_overlay`: https://github.com/huggingface/transformers/blob/main/src/transformers/masking_utils.py
+    vLLM, `ChunkedLocalAttention`, and transformers, `chunked_overlay` in masking_utils.py (a query at i, from 0, sees
+    keys up to i with the same i // c): https://github.com/huggingface/transformers/blob/main/src/transformers/masking_utils.py
     """
     earlier = np.maximum(np.ceil(np.asarray(context_tokens) / chunk_tokens) - 1.0, 0.0)
     alone = context_tokens - earlier * chunk_tokens
@@ -54,9 +55,9 @@ def chunk_pairs(new_tokens: Number, past_tokens: Number, chunk_tokens: Number) -
     Parameters
     ----------
     new_tokens : [-]
-        n.
+        n, queries.
     past_tokens : [-]
-        p.
+        p, cached prefix.
     chunk_tokens : [-]
         c.
 
@@ -98,7 +99,7 @@ def attended_pairs(new_tokens: Number, past_tokens: Number, window_tokens: Numbe
     past_tokens : [-]
         p, cached prefix.
     window_tokens : [-]
-        w, keys a query sees, itself included.
+        w, keys a query sees, itself included; infinity without a window.
 
     Returns
     -------
@@ -158,7 +159,7 @@ def prefill_attention_flop(
     value_head_dim : [-]
         d_v.
     window_tokens : [-]
-        infinity without.
+        infinity without a window.
     chunk_tokens : [-]
         of aligned chunks, infinity without.
 
@@ -213,7 +214,7 @@ def prefill_attention_bytes(
     value_head_dim : [-]
         d_v.
     window_tokens : [-]
-        w, infinity without.
+        w, infinity without a window.
     kv_bytes_per_element : [B]
         b.
     chunk_tokens : [-]
@@ -257,7 +258,7 @@ def decode_attention_flop(
     sequences : [-]
         s.
     context_tokens : [-]
-        c, with the token being decoded.
+        c, the token being decoded included.
     query_heads : [-]
         h, on this rank.
     head_dim : [-]
@@ -265,9 +266,9 @@ def decode_attention_flop(
     value_head_dim : [-]
         d_v.
     window_tokens : [-]
-        w, infinity without.
+        w, infinity without a window.
     query_tokens : [-]
-        g, tokens verified; 1 without speculation.
+        g, tokens verified per sequence; 1 without speculation.
 
     Returns
     -------
@@ -321,7 +322,7 @@ def decode_attention_bytes(
     value_head_dim : [-]
         d_v.
     window_tokens : [-]
-        w, infinity without.
+        w, infinity without a window.
     kv_bytes_per_element : [B]
         b.
     query_tokens : [-]
@@ -435,13 +436,13 @@ def prefill_attention_time_s(
     Parameters
     ----------
     sequences, new_tokens, past_tokens : [-]
-        s, together; n, of each; their cached prefix.
+        s, prefilled together; n, of each; cached prefix of each.
     query_heads, kv_heads : [-]
         h queries, and keys and values, on this rank.
     head_dim, value_head_dim : [-]
         d, of queries and keys, and d_v, of values.
     window_tokens, kv_bytes_per_element : [-], [B]
-        infinity without; of the cache.
+        infinity without a window; of the cache.
     rates : what the device reaches; c is `prefill_ramp_tokens`, e `softmax_width`, g `wide_head_exponent`
 
     Returns
@@ -489,8 +490,12 @@ def chunk_attention_prefill_time_s(
 
     Parameters
     ----------
-    sequences, new_tokens, past_tokens, query_heads, kv_heads, head_dim, value_head_dim : [-]
-        s, n, h, d and d_v as there.
+    sequences, new_tokens, past_tokens : [-]
+        s, prefilled together; n, of each; cached prefix of each.
+    query_heads, kv_heads : [-]
+        h queries, and keys and values, on this rank.
+    head_dim, value_head_dim : [-]
+        d, of queries and keys, and d_v, of values.
     chunk_tokens, kv_bytes_per_element : [-], [B]
         of the aligned chunks; of the cache.
     rates : what the device reaches; x is `prefill_ramp_tokens`, e `softmax_width`, g `wide_head_exponent`
@@ -535,7 +540,7 @@ def prefill_kernel_time_s(
     Parameters
     ----------
     flop : [FLOP]
-        F, with overheads.
+        F, with the overhead of tiles, softmax and uneven blocks.
     moved_bytes : [B]
         Q.
     head_dim : [-]
@@ -621,7 +626,7 @@ def prefill_scheduled_flop(
     width : [-]
         w, of keys plus values.
     window_tokens : [-]
-        infinity without.
+        infinity without a window.
     multiprocessors, tail_fraction : [-]
         of the device, and the part of the longest block that shows, see `scheduled_flop`.
     softmax_width, ramp_tokens : [-]
@@ -670,16 +675,20 @@ def decode_attention_time_s(
 
         Q = s k r (min(c, w)^2 + c_0^2)^(1/2) (d + d_v) b + 4 x s g h (d + d_v);  t = soft_maximum(F / P, Q' / B) + t_0
 
-    r = (h / k)^y is how often what query heads share is read. Q'
+    r = (h / k)^y is how often a kernel reads what query heads share, once (y = 0) where one block serves all of them. Q'
     adds the longest block as in `scheduled_flop`: a sequence and KV head, split into parts of at least
     `decode_split_tokens` while there are fewer blocks than multiprocessors.
 
     Parameters
     ----------
     sequences, context_tokens, query_tokens : [-]
-        s; c, their mean; g, gamma + 1 in verification.
-    query_heads, kv_heads, head_dim, value_head_dim, window_tokens, kv_bytes_per_element : [-], [B]
-        h, k, d, d_v, w and b of `decode_attention_bytes`.
+        s, running; c, of each (their mean); g, of each: gamma + 1 in speculative verification.
+    query_heads, kv_heads : [-]
+        h and k, on this rank.
+    head_dim, value_head_dim : [-]
+        d, of queries and keys, and d_v, of values.
+    window_tokens, kv_bytes_per_element : [-], [B]
+        w, infinity without a window; b, of the cache.
     rates : what the device reaches; c_0 is `decode_pad_tokens`, x `decode_query_passes`, y `decode_group_exponent`
 
     Returns
@@ -732,7 +741,7 @@ def decode_scheduled_bytes(
     Parameters
     ----------
     pairs : [-]
-        u, sequences times KV heads.
+        u, sequences times KV heads: what can be spread over multiprocessors without splitting.
     visible_tokens : [-]
         c, keys that a query sees.
     token_bytes : [B]
@@ -827,7 +836,7 @@ def bidirectional_pairs(tokens: Number, window_tokens: Number) -> Number:
     tokens : [-]
         n.
     window_tokens : [-]
-        w, keys that a token sees, itself and both sides included; infinity without.
+        w, keys that a token sees, itself and both sides included; infinity without a window.
 
     Returns
     -------

@@ -363,14 +363,12 @@ def with_host(
     def remaining(name: str, least_table: StepTable, ratio: float) -> Array:
         whole, least = getattr(kernels, name), getattr(least_table, name)
         longer = max(ratio - 1.0, 0.0) * EXCESS_SHARE
-        time: Array = least + min(ratio, 1.0) * (whole - least) + longer * whole
-        return time
+        return np.asarray(least + min(ratio, 1.0) * (whole - least) + longer * whole)
 
     decode = (device.unsaved, host.decode_excess_ratio)
     prefill = (device.floors, host.prefill_excess_ratio)
     running = kernels.sequence_knots / device.groups[:, None]
-    per_sequence = host.token_s(offline=offline) * running
-    per_context = host.context_token_s * running[..., None] * kernels.context_knots
+    per_sequence, lists_s = host.token_s(offline=offline) * running, host.context_token_s * running[..., None]
     step_s = np.asarray(host.each_step_s(device.ranks))[:, None]
     of_batch, of_tokens = (
         ratio_at(rows, host.row_ratios) for rows in (kernels.sequence_knots, kernels.token_knots)
@@ -397,7 +395,7 @@ def with_host(
         decode_s=decode_s + step_s + per_sequence,
         head_s=remaining("head_s", *prefill) * of_batch + per_sequence,
         decode_attention_s=remaining("decode_attention_s", *decode) * host.decode_attention_ratio
-        + per_context,
+        + lists_s * kernels.context_knots,
         mixed_s=remaining("mixed_s", *prefill) * of_tokens + step_s,
         shared_s=None if kernels.shared_s is None else remaining("shared_s", *prefill) * of_tokens,
         launch_s=launch_s + step_s,

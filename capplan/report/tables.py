@@ -341,8 +341,8 @@ def _lines(answer: Answer, width: int | None) -> Iterator[tuple[str, bool]]:
     """Yield the lines of an answer, and whether each is set off as a heading."""
     if answer.headline:
         yield from ((line, True) for line in _prose(one_line(answer.headline), width))
-    said = [table for table in answer.tables if table.rows or table.title or not answer.headline]
-    for place, table in enumerate(said):
+    shown = [table for table in answer.tables if table.rows or table.title or not answer.headline]
+    for place, table in enumerate(shown):
         if answer.headline or table.title or place:
             yield "", False
         if table.title:

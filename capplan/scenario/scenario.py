@@ -94,7 +94,7 @@ def promised(reading: Reading, promise: Promise, classes: Sequence[RequestClass]
         reading.assume("no latency targets: sized for throughput only", "slo.ttft_p95, slo.tpot_p95")
         if any(item.users for item in classes):
             reading.warnings.append(
-                "users without a latency target wait for any fleet, so the smallest is enough: state slo.ttft_p95 or slo.tpot_p95"
+                "no latency target: users wait as long as it takes, so the smallest fleet is planned; state slo.ttft_p95 or slo.tpot_p95"
             )
     if promise.confidence is None and targets:
         reading.assume(

@@ -26,7 +26,7 @@ BY_MODULE = ("memory", "operators", "money")
 SECTIONS = frozenset(
     {"Parameters", "Returns", "Raises", "Examples", "References", "Yields", "Notes", "Attributes"}
 )
-HEAD = """Each formula, its symbols and its source. [How a plan is computed](../methodology.md) says how they work together.
+HEAD = """The formulas behind [how a plan is computed](../methodology.md).
 """
 WIDTH = 44
 """Columns of a phone."""

@@ -2,19 +2,26 @@
 
 import csv
 
+import numpy as np
 import pytest
 
 from calibrate.fit_kernels import CATALOGUE_NAMES, HEAD
-from calibrate.fit_serving import host_times_text, intervals_text
+from calibrate.fit_serving import PUBLISHED_TABLE, host_times_text, intervals_text
+from calibrate.interval_fit import of_dense
 from calibrate.published_tables import (
+    PublishedRun,
     furthest_published,
+    published_claims,
     published_groups,
     published_judgements,
     published_refusals,
+    published_residuals,
+    published_runs,
     published_section,
     published_table,
 )
 from calibrate.targets import PUBLISHED
+from capplan.accuracy.bounded import unmeasured_width
 from capplan.accuracy.score import Prediction
 from capplan.engine.lookup import HOST_TIMES_FILE, host_times
 from capplan.readers.catalogue.efficiency import (
@@ -23,7 +30,11 @@ from capplan.readers.catalogue.efficiency import (
     efficiency_text,
     intervals_in,
     read_efficiency,
+    shipped_slowness,
 )
+from capplan.replica.replica import replica_of
+from capplan.scenario.flags import ServingFlags
+from capplan.scenario.replica import asked_replica
 
 ROWS = [
     {"id": "d1", "source": "a", "kind": "decode_only", "num_gpus": "72", "batch_per_gpu": "256", "gpu": "H100", "engine": "sglang", "model_hf_id": "o/R1"},
@@ -44,6 +55,34 @@ PREDICTIONS = [
     Prediction("x1", "tpot_ms_mean", 10.0, 1.0, 0.5, 2.0),
     Prediction("n1", "output_tok_s", 10.0, None, reason="isl: missing"),
 ]
+
+
+def published(gpu, measured_ms, predicted_ms=10.0, model="a"):
+    replica = replica_of(asked_replica("gpt-oss-120b", gpu, ServingFlags(offline=True)).spec)
+    return PublishedRun(replica, model, "b", [Prediction("r", "tpot_ms_mean", measured_ms, predicted_ms)])
+
+
+def test_a_published_run_stands_for_mixtures_only_and_for_a_timed_device():
+    near, far = (published_residuals([published(gpu, 20.0)])[0] for gpu in ("h100-sxm", "mi300x"))
+    assert near.log_ratio == pytest.approx(np.log(2.0))
+    assert far.log_ratio == pytest.approx(np.log(2.0) / unmeasured_width(2))
+    assert all(of_dense(key) is False for key in near.keys)
+
+
+def test_a_claim_counts_what_was_no_slower_than_it_allows_and_a_model_eight_times_at_most():
+    """A hundred runs of one model are far too slow, two of another are as predicted: each model weighs as much as its rows, at most eight."""
+    slow, right = [published("h100-sxm", 100.0)] * 100, [published("h100-sxm", 10.0, model="c")] * 2
+    (claim,) = published_claims([*slow, *right], shipped_slowness()).values()
+    assert claim.held == pytest.approx(2 / 10)
+    assert (claim.values, claim.models) == (102, 2)
+
+
+@pytest.mark.long
+def test_the_shipped_claims_are_those_of_the_published_runs(shared):
+    found = published_claims(published_runs(shared / "data" / PUBLISHED_TABLE), shipped_slowness())
+    for name, claim in shipped_slowness().published.items():
+        assert (claim.values, claim.models) == (found[name].values, found[name].models)
+        assert claim.held == pytest.approx(found[name].held, abs=1e-3)
 
 
 def test_runs_count_by_phase_servers_and_load():

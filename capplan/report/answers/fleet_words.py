@@ -434,7 +434,7 @@ def unlisted_texts(answer: FleetAnswer, plan: Plan) -> Iterator[str]:
         if item.usd_per_month is not None and orderable_first(item)[0] and costs_less(item, plan)
     }
     if usd:
-        yield f"cheaper, but no list states a machine of it: {', '.join(reversed(usd.values()))}"
+        yield f"cheaper, but in no machine that a list states: {', '.join(reversed(usd.values()))}"
 
 
 def row_text(plan: Plan, *, kv: bool) -> str:
