@@ -93,6 +93,11 @@ class EngineInstance:
             return min(loaded_s, next_s if next_s > core.now_s else inf) if loaded_s < inf else inf
         return core.now_s if core.in_flight() else max(core.next_s, core.now_s)
 
+    def starts_before(self, event_s: float) -> bool:
+        """Return whether the next step is planned before an event; one that is planned ahead does not know of what happens as it starts."""
+        start_s = self.next_start_s
+        return start_s < event_s or (start_s == event_s < inf and self.core.plans_ahead())
+
     @property
     def reported_load(self) -> int:
         """Return the load when the last step ended: engines publish their metrics then, and not while a step runs."""
@@ -455,7 +460,7 @@ class Dispatcher:
                 event_s = min(event_s, self._ends[0][0] if self._ends else inf)
                 instances = [instance for pool in self.pools for instance in pool.alive]
                 first = min(instances, key=lambda instance: instance.next_start_s, default=None)
-                if first is not None and first.next_start_s < event_s:
+                if first is not None and first.starts_before(event_s):
                     first.step()
                     continue
             elif self._upstream(event_s):

@@ -30,6 +30,7 @@ cdef class FlatEngine(FlatSteps):
     @cython.locals(earliest=cython.double, place=cython.Py_ssize_t)
     cpdef double loaded_s(self) noexcept
     cdef double seen_s(self) noexcept
+    cpdef bint plans_ahead(self) noexcept
     @cython.locals(idle=cython.bint, waited=cython.bint, place=cython.Py_ssize_t)
     cdef bint waits_for_output(self) except -1
     @cython.locals(preempted=cython.bint, block=cython.longlong, after=cython.longlong, room=cython.longlong)

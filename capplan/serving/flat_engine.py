@@ -101,6 +101,10 @@ class FlatEngine(FlatSteps):
         """Return up to when requests must have arrived for the step that comes next."""
         return self.planned_s if self.is_asynchronous else self.now_s
 
+    def plans_ahead(self) -> bool:
+        """Return whether the next step is planned without what arrives as the last one ends."""
+        return self.seen_s() < self.now_s
+
     def waits_for_output(self) -> bool:
         """Note the plan of a step; return whether there was nothing to plan before the output of the running step."""
         idle = not (self.chunks or self.kv.sequences)
