@@ -126,6 +126,13 @@ class EngineInstance:
         self._tell()
         self._stalled = self.core.now_s <= start_s
 
+    def sheds(self, until_s: float) -> bool:
+        """Let the deadlines pass that the plan of the next step sees; return whether any did: its user may ask again before that step."""
+        self.core.receive_seen(until_s)
+        passed = self.core.reports > 0
+        self._tell()
+        return passed
+
     def _tell(self) -> None:
         """Report first tokens and ends since the last call."""
         core = self.core
@@ -459,6 +466,8 @@ class Dispatcher:
             if self._closed_loop or (self.hedges and self.hedges.live):
                 event_s = min(event_s, self._ends[0][0] if self._ends else inf)
                 instances = [instance for pool in self.pools for instance in pool.alive]
+                if any(instance.sheds(event_s) for instance in instances):
+                    continue
                 first = min(instances, key=lambda instance: instance.next_start_s, default=None)
                 if first is not None and first.starts_before(event_s):
                     first.step()

@@ -72,7 +72,11 @@ class FlatEngine(FlatSteps):
                 self.filled = 0.0
             if self.paused:
                 self.resume()
-        self.receive(self.seen_s())
+        self.receive_seen(until_s)
+
+    def receive_seen(self, until_s: float) -> None:
+        """Receive what the next step is planned with, up to a time."""
+        self.receive(min(self.seen_s(), until_s))
 
     def receive_arrived(self) -> None:
         """Receive what arrived while the last step ran: it counts as unfinished."""
@@ -103,7 +107,7 @@ class FlatEngine(FlatSteps):
 
     def plans_ahead(self) -> bool:
         """Return whether the next step is planned without what arrives as the last one ends."""
-        return self.seen_s() < self.now_s
+        return self.seen_s() < self.now_s and self.in_flight() > 0
 
     def waits_for_output(self) -> bool:
         """Note the plan of a step; return whether there was nothing to plan before the output of the running step."""

@@ -347,7 +347,9 @@ def test_every_block_comes_back_whatever_happens(policy: str, seed: int) -> None
 @POLICIES
 @settings(max_examples=examples(40, 180), deadline=None)
 @given(seed=st.integers(0, 10**6))
-@example(seed=25150)  # a deadline passes in the step that ends another request
+@example(seed=240)  # two users ask again at the same time
+@example(seed=1722)  # a deadline passes in a step before another request ends with it
+@example(seed=8902)  # a queue that is full when another request is sent has room once a deadline has passed
 def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     """To the byte without a router; to rounding through one, with a failure that comes too late."""
     requests, table, scheduling, blocks, options = random_case(seed, policy)
@@ -362,6 +364,9 @@ def test_one_replica_is_one_engine(policy: str, seed: int) -> None:
     ).outcome
     for name in ("status", "queue_s", "ttft_s", "tpot_s", "e2e_s"):
         assert getattr(alone, name).tobytes() == getattr(same, name).tobytes()
+        # Which deadlines passed in a step is told when the step after the next one is planned; other users have asked meanwhile.
+        if scheduling.asynchronous and options["concurrency"] and options["admission"].deadline_s:
+            continue
         assert getattr(routed, name) == pytest.approx(getattr(alone, name), rel=1e-9, abs=1e-9, nan_ok=True)
 
 
