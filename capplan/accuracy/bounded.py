@@ -352,11 +352,16 @@ def regime_keys(
     )
 
 
+CLASS_PARTS = 2
+"""Slashes in the name of a regime of one class of network: statistic/load/class."""
+
+
 def regimes_spanned(intervals: Intervals, keys: Sequence[str]) -> list[Interval]:
     """Return the intervals that the one of a prediction spans; none where no regime has any.
 
-    It spans that of the narrowest regime with enough values and, while these rest on few models or one source, those of the next wider regimes;
-    that of all loads only where few models were measured under its own.
+    The narrowest regime of its class of network that rests on enough models and sources speaks alone: one of few is a worse witness of its
+    tails than the wider one that holds it. Without such a regime those of few are spanned together with the next wider ones; that of all
+    loads only where few models were measured under its own.
     """
     spanned: list[Interval] = []
     for key in keys:
@@ -365,6 +370,8 @@ def regimes_spanned(intervals: Intervals, keys: Sequence[str]) -> list[Interval]
             continue
         if key == keys[-1] and any(own.groups >= LEAST_GROUPS for own in spanned):
             break
+        if not entry.few and key.count("/") >= CLASS_PARTS:
+            return [entry]
         spanned.append(entry)
         if not entry.few:
             break

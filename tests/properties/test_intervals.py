@@ -125,6 +125,23 @@ def test_an_interval_of_one_source_spans_that_of_others_too():
     assert interval_of(regime_intervals(careful + wider), keys).high_ratio > 1.29
 
 
+def test_a_regime_of_few_models_gives_way_to_the_wider_one_of_its_class():
+    """Of two timed models one is off by a factor of six: the tail is that of all eight of the class."""
+    keys = regime_keys("tpot", "closed", "mla", "measured")
+    timed = residuals([0.0, 1.8] * 20, keys, models=2)
+    others = [
+        replace(
+            own,
+            parts=own.parts | {"model": f"{own.parts['model']} of others", "source": "two"},
+            keys=keys[1:],
+        )
+        for own in residuals([0.1] * 120, keys, models=8)
+    ]
+    found = regime_intervals(timed + others)
+    assert found[keys[0]].high_ratio > 6.0
+    assert interval_of(found, keys).ratios == found[keys[1]].ratios
+
+
 def test_mixtures_stretch_no_interval_of_dense_networks():
     """Dense networks are off by 2 %, mixtures by 30 %: what mixtures show says nothing of dense networks."""
     rng = np.random.default_rng(12)
@@ -181,13 +198,20 @@ def test_an_interval_holds_its_own_prediction(bias):
 
 
 @given(st.lists(ENTRIES, min_size=6, max_size=6))
-def test_a_regime_of_few_models_is_never_narrower_than_the_next(entries):
+def test_a_regime_of_few_models_gives_way_or_is_never_narrower_than_the_next(entries):
+    """To the narrowest regime of its class with enough models; where none has, the next wider ones are spanned."""
     keys = regime_keys("ttft", "open", "dense", "measured")
     intervals = dict(zip(keys, entries, strict=True))
     found = interval_of(intervals, keys)
     enough = [entry for entry in entries if entry.n >= LEAST_POINTS]
     if not enough:
         assert found == entries[-1]
+        return
+    alone = [
+        entry for key, entry in intervals.items() if "dense" in key and entry in enough and not entry.few
+    ]
+    if alone:
+        assert found == alone[0]
         return
     assert (found.n, found.groups) == (enough[0].n, enough[0].groups)
     spanned = enough[:1]
