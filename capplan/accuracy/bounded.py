@@ -359,7 +359,7 @@ CLASS_PARTS = 2
 def regimes_spanned(intervals: Intervals, keys: Sequence[str]) -> list[Interval]:
     """Return the intervals that the one of a prediction spans; none where no regime has any.
 
-    The narrowest regime of its class of network that rests on enough models and sources speaks alone: one of few is a worse witness of its
+    The narrowest regime of its class of network that rests on enough models and sources decides: one of few is a worse witness of its
     tails than the wider one that holds it. Without such a regime those of few are spanned together with the next wider ones; that of all
     loads only where few models were measured under its own.
     """
