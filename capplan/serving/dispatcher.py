@@ -128,7 +128,7 @@ class EngineInstance:
 
     def sheds(self, until_s: float) -> bool:
         """Let the deadlines pass that the plan of the next step sees; return whether any did: its user may ask again before that step."""
-        self.core.receive_seen(until_s)
+        self.core.expire_seen(until_s)
         passed = self.core.reports > 0
         self._tell()
         return passed

@@ -25,7 +25,7 @@ cdef class FlatEngine(FlatSteps):
 
     @cython.locals(preempted=cython.bint, freed=cython.bint, event_s=cython.double)
     cpdef void advance(self, double until_s) except *
-    cpdef void receive_seen(self, double until_s) except *
+    cpdef void expire_seen(self, double until_s) except *
     cpdef void receive_arrived(self) except *
     cpdef Py_ssize_t in_flight(self) noexcept
     @cython.locals(earliest=cython.double, place=cython.Py_ssize_t)

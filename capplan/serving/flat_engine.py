@@ -72,11 +72,12 @@ class FlatEngine(FlatSteps):
                 self.filled = 0.0
             if self.paused:
                 self.resume()
-        self.receive_seen(until_s)
-
-    def receive_seen(self, until_s: float) -> None:
-        """Receive what the next step is planned with, up to a time."""
         self.receive(min(self.seen_s(), until_s))
+
+    def expire_seen(self, until_s: float) -> None:
+        """Let the deadlines pass that the plan of the next step sees, up to a time."""
+        if self.has_deadlines:
+            self.receive(min(self.seen_s(), until_s))
 
     def receive_arrived(self) -> None:
         """Receive what arrived while the last step ran: it counts as unfinished."""
