@@ -243,7 +243,7 @@ class Efficiency:
     """Set where a calibration replaced or scaled fits: says which, and what it left as it was."""
 
     foreign: bool = False
-    """No device of this vendor was timed."""
+    """No device of this vendor was timed, and no run on one was fitted."""
     offloaded: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
     """Fits for weights in the memory of the host: of a token, which the host computes, and of a prompt, whose weights cross PCIe."""
     cards: tuple["Efficiency", ...] = ()

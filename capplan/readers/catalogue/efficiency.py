@@ -180,11 +180,13 @@ def efficiency_for(device: Device, engine: EngineProfile | None = None) -> Effic
         taken = _with_floor(
             _at_ratio(taken, DeviceRatio(ROCM_COMPUTE, ROCM_MEMORY)), "matmul/fp8_block", ROCM_SCALED_S
         )
-    known = device.vendor.lower() == "nvidia"
+    known = device.vendor.lower() in ("nvidia", "amd")
     kinship = kinship_of(device, nearest)
     what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
     off = f"{BORROWED[kinship].error_fraction:.0%} off"
-    if known:
+    if device.vendor.lower() == "amd":
+        what += f"; runs of three models say that its arithmetic reaches {ROCM_COMPUTE:g} and its memory {ROCM_MEMORY:g} of those fractions of the peaks"
+    elif known:
         what += f"; as {BORROWED[kinship].says}, typically {off}"
     else:
         vendor = device.title.partition(" ")[0]
