@@ -65,7 +65,7 @@ class Review:
     decision: str
     sections: tuple[Section, ...]
     answer: Answer
-    """The same for JSON, CSV and the terminal."""
+    """The review for JSON, CSV and the terminal."""
     byline: str = ""
     """Versions, dates, author."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
