@@ -31,7 +31,7 @@ class Partition:
     device: str
     """Name of the whole device."""
     profile: str
-    """As the driver names it: 3g.40gb."""
+    """Name of the profile in the driver, such as 3g.40gb."""
     compute_slices: int
     device_compute_slices: int
     """Compute slices of the whole device: 7, or 4."""

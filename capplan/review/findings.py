@@ -83,7 +83,7 @@ class Findings:
     asked: AskedFleet
     answer: FleetAnswer
     command: str
-    """As it was typed."""
+    """The command line as it was typed."""
     model_source: Source
     margins: tuple[tuple[Mapping[str, Any], ...], ...]
     """Margins of every plan."""
