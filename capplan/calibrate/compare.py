@@ -8,7 +8,8 @@ import numpy as np
 from capplan.engine.lookup import profile
 from capplan.engine.profile import HostOverhead
 from capplan.hardware.device import Device, Efficiency
-from capplan.readers.calibration.measured_fit import COMPUTE_FRACTIONS, EFFICIENCY_KERNELS, RELATIVE_FRACTIONS
+from capplan.operators.device_rates import OF_PEAK, RELATIVE_FRACTIONS
+from capplan.readers.calibration.measured_fit import EFFICIENCY_KERNELS
 from capplan.readers.calibration.record import (
     Calibration,
     CalibrationFile,
@@ -55,7 +56,7 @@ def _reached(
     for name, value in numbers.items():
         if not name.endswith("_fraction") or name in RELATIVE_FRACTIONS or key.startswith("link/"):
             sides[f"{key} {name}"] = value
-        elif name in COMPUTE_FRACTIONS:
+        elif name in OF_PEAK:
             if flop_per_s:
                 sides[f"{key} {name.removesuffix('fraction')}flop_per_s"] = value * flop_per_s
         else:

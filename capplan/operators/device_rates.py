@@ -130,7 +130,51 @@ NEXT_TO_PRODUCTS = ("tile_edge", "start_inputs", "softmax_width", "sustained_los
 """Numbers of a fit that state what a kernel does next to its products, in the time that these take: operands from shared memory, starts and ends of tiles,
 softmax, and the clock that their power costs."""
 OF_PEAK = ("compute_fraction", "prefill_fraction", "decode_compute_fraction", "bmm_fraction")
-"""Fractions of the arithmetic peak."""
+"""Fractions of the arithmetic peak; every other `_fraction` is one of the memory bandwidth, but for RELATIVE_FRACTIONS."""
+RELATIVE_FRACTIONS = frozenset(
+    {"wave_fraction", "prefill_tail_fraction", "decode_tail_fraction", "all_to_all_fraction"}
+)
+"""Fractions that are not shares of a peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRatio:
+    """The card over the record of its kind, in three numbers."""
+
+    compute: float = 1.0
+    """Arithmetic rate."""
+    memory: float = 1.0
+    """Memory rate."""
+    floor: float = 1.0
+    """Fixed cost of a kernel."""
+    shapes: int = 0
+    """Shapes that the ratio rests on; 0: nothing to compare, everything stays."""
+
+    @property
+    def words(self) -> str:
+        """The ratio in words."""
+        return f"arithmetic x {self.compute:.2f}, memory x {self.memory:.2f}, fixed costs x {self.floor:.2f}"
+
+
+def at_ratio(numbers: Mapping[str, float], ratio: DeviceRatio) -> dict[str, float]:
+    """Return the numbers of a fit on a device whose kernels run at a ratio of those that were timed, no fraction above 1 but one that was.
+
+    Examples
+    --------
+    >>> at_ratio({"compute_fraction": 0.8, "memory_fraction": 0.9, "floor_s": 2e-6}, DeviceRatio(0.5, 1.2, 1.5))
+    {'compute_fraction': 0.4, 'memory_fraction': 1.0, 'floor_s': 3e-06}
+    """
+
+    def scaled(number: str, value: float) -> float:
+        if number in OF_PEAK or number == "chunk_fraction":
+            return min(value * ratio.compute, max(value, 1.0))
+        if number.endswith("_fraction") and number not in RELATIVE_FRACTIONS:
+            return min(value * ratio.memory, max(value, 1.0))
+        return (
+            value * ratio.floor if number.endswith(("_floor_s", "_step_s")) or number == "floor_s" else value
+        )
+
+    return {number: scaled(number, value) for number, value in numbers.items()}
 
 
 def at_pace(fits: Mapping[str, Fit], device: Device, donor: Device) -> dict[str, Fit]:

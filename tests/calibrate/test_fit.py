@@ -126,13 +126,13 @@ def test_where_the_form_does_not_hold_is_said():
 
 
 def test_every_fraction_is_assigned_to_the_peak_that_it_is_a_share_of():
-    from capplan.readers.calibration.measured_fit import COMPUTE_FRACTIONS, RELATIVE_FRACTIONS
+    from capplan.operators.device_rates import OF_PEAK, RELATIVE_FRACTIONS
 
     memory = {"memory_fraction", "decode_fraction", "prefill_memory_fraction", "bmm_memory_fraction"}
     for form in FORMS:
         if form.kernel not in ("link",):
             fractions = {name for name in form.numbers() if name.endswith("_fraction")}
-            assert fractions <= COMPUTE_FRACTIONS | RELATIVE_FRACTIONS | memory
+            assert fractions <= {*OF_PEAK} | RELATIVE_FRACTIONS | memory
 
 
 @settings(max_examples=25, deadline=None)

@@ -231,7 +231,7 @@ def large_pools(sizes, first_ms, one_usd):
 
 def test_more_gpus_are_planned_where_their_machines_cost_less():
     """Prefill takes replicas of one GPU, each a machine at $1.70 per hour, or three of two GPUs in a machine of eight at $16."""
-    few, many = (large_pools(sizes, 680, 1.7) for sizes in ("[2, 4]", "[1, 2, 4]"))
+    few, many = (large_pools(sizes, 690, 1.7) for sizes in ("[2, 4]", "[1, 2, 4]"))
     assert few[1:] == (32.0, [(2, 3), (4, 1)])
     gpus, usd, [(one, prefill), (four, decode)] = many
     assert (one, four, gpus) == (1, 4, prefill + 4 * decode)

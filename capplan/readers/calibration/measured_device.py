@@ -13,14 +13,12 @@ from pathlib import Path
 from capplan.assumption import Assumption
 from capplan.errors import InputError
 from capplan.hardware.device import MERGED, Device, Efficiency, Fit, Source
+from capplan.operators.device_rates import DeviceRatio, at_ratio
 from capplan.readers.calibration.file import read_calibration, read_calibration_file, same_device
 from capplan.readers.calibration.measured_fit import (
-    COMPUTE_FRACTIONS,
     EFFICIENCY_KERNELS,
     NETWORK,
     NOT_MEASURED,
-    RELATIVE_FRACTIONS,
-    DeviceRatio,
     device_ratio,
     measured_fit,
     partial_note,
@@ -28,7 +26,6 @@ from capplan.readers.calibration.measured_fit import (
 from capplan.readers.calibration.record import Calibration, KernelFit, Machine
 from capplan.readers.catalogue.efficiency import efficiency_for
 
-SCALED_COMPUTE = COMPUTE_FRACTIONS | {"chunk_fraction"}
 BMM = ("bmm_fraction", "bmm_memory_fraction", "bmm_floor_s")
 _OF_BOTH = ("softmax_width", "wide_head_exponent")
 HOPPER = ("hopper", "grace-hopper")
@@ -156,16 +153,12 @@ def scaled_fit(key: str, fit: Fit, ratio: DeviceRatio, name: str, *, borrowed: b
     label = "assumed" if borrowed else fit.label
     if kernel == "link" or not ratio.shapes:
         return replace(fit, fitted_on=source, label=label)
-    numbers = {number: _scaled(number, value, ratio) for number, value in fit.numbers.items()}
-    return replace(fit, numbers=numbers, fitted_on=f"{source}, scaled by {name} ({ratio.words})", label=label)
-
-
-def _scaled(number: str, value: float, ratio: DeviceRatio) -> float:
-    if number in SCALED_COMPUTE:
-        return min(value * ratio.compute, max(value, 1.0))
-    if number.endswith("_fraction") and number not in RELATIVE_FRACTIONS:
-        return min(value * ratio.memory, max(value, 1.0))
-    return value * ratio.floor if number.endswith(("_floor_s", "_step_s")) or number == "floor_s" else value
+    return replace(
+        fit,
+        numbers=at_ratio(fit.numbers, ratio),
+        fitted_on=f"{source}, scaled by {name} ({ratio.words})",
+        label=label,
+    )
 
 
 def statement_of(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from capplan.errors import InputError
 from capplan.hardware.device import Device, Efficiency, Fit
 from capplan.numbers import Array
-from capplan.operators.device_rates import RECORDS, kernel_rates
+from capplan.operators.device_rates import OF_PEAK, RECORDS, RELATIVE_FRACTIONS, DeviceRatio, kernel_rates
 from capplan.operators.matmul import matmul_time_s
 from capplan.operators.roofline import TILES
 from capplan.readers.calibration.file import COMPUTE_DTYPE
@@ -26,25 +26,6 @@ PRIOR_WIDTH = 0.3
 """Two cards of one kind, or of one family, differ by less than this in two out of three cases (logarithm)."""
 STEPS = 20
 LARGEST_LOG = 1.5
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceRatio:
-    """The card over the record of its kind, in three numbers."""
-
-    compute: float = 1.0
-    """Arithmetic rate."""
-    memory: float = 1.0
-    """Memory rate."""
-    floor: float = 1.0
-    """Fixed cost of a kernel."""
-    shapes: int = 0
-    """Shapes that the ratio rests on; 0: nothing to compare, everything stays."""
-
-    @property
-    def words(self) -> str:
-        """The ratio in words."""
-        return f"arithmetic x {self.compute:.2f}, memory x {self.memory:.2f}, fixed costs x {self.floor:.2f}"
 
 
 def device_ratio(calibration: Calibration, device: Device, family: Efficiency) -> DeviceRatio:
@@ -112,10 +93,6 @@ def _solved(errors: Any) -> Array:
     return logs
 
 
-COMPUTE_FRACTIONS = frozenset(
-    {"compute_fraction", "prefill_fraction", "decode_compute_fraction", "bmm_fraction"}
-)
-"""Fractions of the arithmetic peak; every other `_fraction` is one of the memory bandwidth."""
 EFFICIENCY_KERNELS = frozenset({"matmul", "attention", "latent_attention", "experts", "elementwise", "link"})
 """Kernels of efficiency records; launches and copies are shown, and used only where stated."""
 NOT_MEASURED = (
@@ -128,10 +105,6 @@ NETWORK = ("network_fraction", "network_step_s")
 """Numbers that need ranks on several machines."""
 LINK_FRACTIONS = frozenset({"ring_fraction", "multicast_fraction"})
 """Fractions of the link between devices."""
-RELATIVE_FRACTIONS = frozenset(
-    {"wave_fraction", "prefill_tail_fraction", "decode_tail_fraction", "all_to_all_fraction"}
-)
-"""Fractions that are not shares of a peak."""
 SHEET = frozenset(
     {"flop_per_s", "bytes_per_s", "multiprocessors", "l2_bytes"}
     | {"link_bytes_per_s", "network_bytes_per_s", "domain_devices"}
@@ -226,7 +199,7 @@ def _peak_ratio(number: str, kernel: str, dtype: str, calibration: Calibration, 
         link = device.link_bytes_per_s or device.pcie_bytes_per_s
         link_rate = calibration.peaks.link_bytes_per_s
         return link_rate / link if link_rate and link and number in LINK_FRACTIONS else 1.0
-    if number not in COMPUTE_FRACTIONS:
+    if number not in OF_PEAK:
         return calibration.peaks.memory_bytes_per_s / device.memory_bytes_per_s
     seen = calibration.peaks.flop_per_s
     # attention and experts multiply in the 16-bit dtype, which a device may list under the other name

@@ -10,7 +10,7 @@ from capplan.accuracy.bounded import Interval, Intervals, interval_of_ratios
 from capplan.engine.profile import EngineProfile
 from capplan.errors import InputError
 from capplan.hardware.device import BORROWED, Device, Efficiency, Fit, Kinship, not_measured
-from capplan.operators.device_rates import at_pace
+from capplan.operators.device_rates import DeviceRatio, at_pace, at_ratio
 from capplan.operators.llamacpp import ENGINE as LLAMACPP
 from capplan.readers.catalogue import hardware
 from capplan.readers.record import Record, validated
@@ -46,6 +46,10 @@ PCIE_CROWDING_EXPONENT = 0.3
 path. Served results of eight L40S show cards that do not, and a server bought for serving is taken to be like those."""
 
 
+ROCM_COMPUTE, ROCM_MEMORY = 0.55, 0.75
+"""Fractions of the peaks that AMD's kernels reach, over those of the H100's, which are borrowed: fitted to static batches of Llama 3.1 405B and
+70B on MI300X and closed loops of DeepSeek-R1 on MI325X. Errors of TPOT in published runs of mixtures, which were not fitted, are 5 to 10 % instead of 14
+to 30 %."""
 ROCM_SCALED_S = 5e-5
 """Least time of a product of block-scaled fp8 on AMD, whose libraries quantise and multiply in kernels of their own: set on decode steps of DeepSeek-R1
 on eight MI325X (SGLang 0.5.5), which took 12 to 16 ms longer than with the kernels of an H200 at 4 to 64 sequences and at both lengths."""
@@ -173,7 +177,9 @@ def efficiency_for(device: Device, engine: EngineProfile | None = None) -> Effic
     if own is not None:
         return taken
     if device.vendor.lower() == "amd":
-        taken = _with_floor(taken, "matmul/fp8_block", ROCM_SCALED_S)
+        taken = _with_floor(
+            _at_ratio(taken, DeviceRatio(ROCM_COMPUTE, ROCM_MEMORY)), "matmul/fp8_block", ROCM_SCALED_S
+        )
     known = device.vendor.lower() == "nvidia"
     kinship = kinship_of(device, nearest)
     what = f"kernel efficiencies of {device.name} are borrowed from {nearest}, which was measured"
@@ -220,6 +226,15 @@ def timed_efficiency(device: Device) -> Efficiency:
 
 def _over_pcie(device: Device) -> bool:
     return (device.link or "pcie").startswith(("pcie", "none"))
+
+
+def _at_ratio(efficiency: Efficiency, ratio: DeviceRatio) -> Efficiency:
+    """Return the fits at a ratio of the rates that were timed; links are as they are."""
+    fits = {
+        key: fit if key.startswith("link/") else replace(fit, numbers=at_ratio(fit.numbers, ratio))
+        for key, fit in efficiency.fits.items()
+    }
+    return replace(efficiency, fits=fits)
 
 
 def _with_floor(efficiency: Efficiency, kernel: str, least_s: float) -> Efficiency:

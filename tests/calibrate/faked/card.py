@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-from capplan.readers.calibration.measured_fit import DeviceRatio
+from capplan.operators.device_rates import DeviceRatio
 from capplan.readers.catalogue.hardware import device
 
 

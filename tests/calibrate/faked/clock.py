@@ -8,11 +8,10 @@ import numpy as np
 
 from capplan.hardware.device import Device, Efficiency
 from capplan.operators.attention import decode_attention_time_s, prefill_attention_time_s
-from capplan.operators.device_rates import kernel_rates
+from capplan.operators.device_rates import DeviceRatio, kernel_rates
 from capplan.operators.latent_attention import mla_bmm_time_s
 from capplan.operators.matmul import matmul_time_s
 from capplan.readers.calibration.measured_device import scaled_fit
-from capplan.readers.calibration.measured_fit import DeviceRatio
 from capplan.readers.catalogue.efficiency import efficiency_for
 
 BACKEND_SLOWNESS = {"FLASH_ATTENTION": 2.2, "CUDNN_ATTENTION": 1.1, "EFFICIENT_ATTENTION": 3.0, "varlen": 1.5}
