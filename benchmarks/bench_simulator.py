@@ -14,7 +14,7 @@ import numpy as np
 from capplan.engine.profile import Scheduling
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import simulate_fleet
-from capplan.serving.requests import Admission, Crowd, Requests
+from capplan.serving.requests import Admission, ClosedLoopUsers, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup, Hedging
@@ -115,9 +115,9 @@ def main() -> None:
     for name, scheduling, crowd in (
         ("open loop, 5/s, mixed", mixed, None),
         ("open loop, 5/s, prefill first", prefill_first, None),
-        ("closed loop of 64, mixed", mixed, Crowd(requests, 64)),
-        ("closed loop of 256, prefill first", prefill_first, Crowd(requests, 256)),
-        ("100 users who think 10 s, mixed", mixed, Crowd(requests, 100, think_s)),
+        ("closed loop of 64, mixed", mixed, ClosedLoopUsers(requests, 64)),
+        ("closed loop of 256, prefill first", prefill_first, ClosedLoopUsers(requests, 256)),
+        ("100 users who think 10 s, mixed", mixed, ClosedLoopUsers(requests, 100, think_s)),
     ):
         begin = time.process_time()
         clocked = requests if crowd is None else None

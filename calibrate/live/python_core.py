@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from capplan.serving.outcome import Outcome
-from capplan.serving.requests import Admission, Crowd, Requests
+from capplan.serving.requests import Admission, ClosedLoopUsers, Requests
 from capplan.serving.simulator import ADMIT_ALL, flat_requests, kind_of, limits_and_tables, written
 from capplan.serving.terms import EngineSetup
 
@@ -48,7 +48,11 @@ def python_core() -> SimpleNamespace:
 
 
 def python_engine(
-    requests: Requests, engine: EngineSetup, *, crowd: Crowd | None = None, admission: Admission = ADMIT_ALL
+    requests: Requests,
+    engine: EngineSetup,
+    *,
+    crowd: ClosedLoopUsers | None = None,
+    admission: Admission = ADMIT_ALL,
 ) -> Any:
     """Return the engine as Python at time zero, whose methods can be replaced."""
     asked = () if crowd is None else (crowd.requests,)

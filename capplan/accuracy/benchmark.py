@@ -85,7 +85,7 @@ class Benchmark:
     requests: int | None
     static_batch: int | None
     limits: Mapping[str, int] = field(hash=False)
-    """Those of `LIMITS` that the row states."""
+    """Limits of `LIMITS` that the row states."""
     memory_fraction: float | None = None
     """Share of the memory that the engine was started with; None: as its source's scripts say, else its default."""
     source: str = ""

@@ -85,7 +85,7 @@ class Deployment:
     host_cache_bytes: float = 0.0
     """Host memory of one replica for evicted blocks; 0 where the row states it in tokens."""
     host_cache_tokens: float = 0.0
-    """The same memory in tokens; 0 where the row states it in bytes."""
+    """Host memory of one replica for evicted blocks [tokens]; 0 where the row states it in bytes."""
     pulls: bool = False
     """Engines pull the prompts that others have cached."""
     unshared: Routing = "least_loaded"

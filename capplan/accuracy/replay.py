@@ -25,7 +25,7 @@ from capplan.replica.replica import Replica
 from capplan.serving.block_cache import OffloadTier, PrefixCaching, PullLink
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import Outcome
-from capplan.serving.requests import Crowd, Requests, joined_requests
+from capplan.serving.requests import ClosedLoopUsers, Requests, joined_requests
 from capplan.serving.simulator import simulate
 from capplan.serving.terms import BY_PREFIX, EngineSetup, KvLink
 
@@ -159,7 +159,7 @@ def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
     requests = _sent_requests(benchmark)
     count, inputs = len(requests), requests.input_tokens
     engine = _engine(benchmark, servers.replica, int(inputs.max()))
-    crowd: Crowd | None = None
+    crowd: ClosedLoopUsers | None = None
     warm_up = 0
     if benchmark.cached_fraction:
         requests = replace(requests, cached_tokens=(benchmark.cached_fraction * inputs).astype(np.int64))
@@ -169,7 +169,7 @@ def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
         crowd = conversations(benchmark.conversation, talks, benchmark.concurrency or 1, ids)
         engine = _caching(engine, ids, servers)
     elif benchmark.kind == "online_conc":
-        crowd = Crowd(replace(requests, arrival_s=None), benchmark.concurrency or 1)
+        crowd = ClosedLoopUsers(replace(requests, arrival_s=None), benchmark.concurrency or 1)
     if shared is not None:
         if deployment.replicas == 1 and _all_fit(shared, requests, engine):
             sent = order_of(shared, count, np.random.default_rng(SEED + 2))
@@ -184,7 +184,11 @@ def served_outcome(benchmark: Benchmark, servers: Servers) -> Outcome:
 
 
 def _run(
-    benchmark: Benchmark, servers: Servers, engine: EngineSetup, requests: Requests, crowd: Crowd | None
+    benchmark: Benchmark,
+    servers: Servers,
+    engine: EngineSetup,
+    requests: Requests,
+    crowd: ClosedLoopUsers | None,
 ) -> Outcome:
     deployment = benchmark.deployment
     asked = None if crowd is not None else requests

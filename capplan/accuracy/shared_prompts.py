@@ -9,7 +9,7 @@ import numpy as np
 
 from capplan.errors import InputError
 from capplan.numbers import Array, Counts
-from capplan.serving.requests import Crowd, Requests, UserGroup
+from capplan.serving.requests import ClosedLoopUsers, Requests, UserGroup
 
 _TURNS = re.compile(r"(?<![\d,])([\d,]{1,15})-token document \+ (\d{1,9}) turns x (\d{1,9}) in / (\d{1,9})")
 _MEAN_OUTPUT = re.compile(r"mean out (\d{1,9})-(\d{1,9})")
@@ -197,7 +197,7 @@ def with_cached_tokens(
     return replace(requests, cached_tokens=cached)
 
 
-def conversations(talk: Conversation, count: int, users: int, id_tokens: int) -> Crowd:
+def conversations(talk: Conversation, count: int, users: int, id_tokens: int) -> ClosedLoopUsers:
     """Return the users of conversations, each with its share of them, one turn after another.
 
     Parameters
@@ -248,4 +248,4 @@ def conversations(talk: Conversation, count: int, users: int, id_tokens: int) ->
         output_counts=ends - counts,
     )
     groups = tuple(UserGroup(1, len(own) * talk.turns) for own in owned)
-    return Crowd(requests, users, groups=groups)
+    return ClosedLoopUsers(requests, users, groups=groups)

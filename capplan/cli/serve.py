@@ -58,14 +58,14 @@ def _serve(host: str, port: int, token: str, jobs: int | None, time_limit: float
     import uvicorn
 
     from capplan.cli.api.app import application
-    from capplan.cli.api.guard import Guard, Patient
+    from capplan.cli.api.guard import Guard, TimedHeaders
     from capplan.cli.api.jobs import Limits
 
     usual = Limits()
     limits = Limits(running=jobs or usual.running, seconds=time_limit)
     config = uvicorn.Config(
         Guard(application(limits, offline=offline), limits, port, token),
-        http=Patient,
+        http=TimedHeaders,
         ws="none",
         loop="asyncio",
         log_level="warning",

@@ -90,7 +90,7 @@ class MemoryRules:
     window_tokens_ratio: float | None = None
     """Tokens of the sliding-window pool for each token of the full pool; None: one shared pool."""
     compressed_window_ratio: float | None = None
-    """The same of compressed attention, whose waiting tokens are in rings (`memory.ring_pools`); None: its layout is not known, or is vLLM's."""
+    """Tokens of the sliding-window pool per token of the full pool with compressed attention, whose states are in rings (`memory.ring_pools`); None: not known, or vLLM's."""
     state_pool_ratio: float | None = None
     """Bytes of the pool of recurrent states for each byte of the KV pool; None: states live in blocks."""
     recurrent_format: str | None = None
@@ -442,7 +442,7 @@ class EngineProfile(StepRules):
     tiled_heads: tuple[TiledHeads, ...] = ()
     """Kernels for prompts of sparse attention, the first that fits; none: heads are computed as they are."""
     compressed_tiles: tuple[TiledHeads, ...] = ()
-    """The same of compressed attention (DeepSeek V4)."""
+    """Kernels for prompts of compressed attention (DeepSeek V4), the first that fits; none: heads are computed as they are."""
     expands_short_prompts: bool = False
     """Prompts of sparse attention that are no longer than the keys of an indexer attend to all of them, expanded, and nothing is indexed."""
     masks_prompts: frozenset[str] = frozenset()

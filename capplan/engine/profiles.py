@@ -1,23 +1,4 @@
-"""The versions of vLLM, SGLang and TensorRT-LLM, as data.
-
-vLLM, by version: 0.5 to 0.7 schedule with the first engine (V0), 0.8 and later with the second (V1).
-
-Defaults: `vllm/engine/arg_utils.py` and `vllm/config` of each release. Fitted numbers of the memory rules:
-`calibrate/fit_memory.py` on logged starts; host times: fitted on measured serving results. mxfp4 experts on Hopper run with
-Marlin until 0.12, which brings OpenAI's Triton kernels (pull request 28788).
-
-SGLang: prompts first, in chunks; memory by one static fraction.
-
-Defaults: `python/sglang/srt/server_args.py` (chunk and graph sizes by device memory, the reserve behind
-mem_fraction_static). Memory outside the fraction: one logged start, hence more assumed than fitted.
-
-TensorRT-LLM: in-flight batching, unchunked prompts by default, a fraction of the memory left by weights for the cache.
-
-Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`, the same in the candidates of 1.4 (2,048 sequences, 8,192 tokens, 0.9 of the
-memory that is free, blocks of 32 tokens, no chunks); CUTLASS runs all experts except those in mxfp4
-(`resolve_moe_backend`). Compiled engines, to 0.18, quantise the inputs of fp8 matmuls in the kernel before; the PyTorch
-backend does so in a separate one. No start was logged: the runtime memory is assumed.
-"""
+"""The versions of vLLM, SGLang and TensorRT-LLM, as data."""
 
 from dataclasses import replace
 from math import inf
@@ -272,7 +253,10 @@ VLLM: tuple[EngineProfile, ...] = (
         )
     ),
 )
-"""Profiles of vLLM, oldest first; each applies until the next. Asynchronous since 0.14.0 (pull request 27614; not on processors or with pipeline
+"""Profiles of vLLM, oldest first; each applies until the next. 0.5 to 0.7 schedule with the first engine (V0), 0.8 and later with the second (V1).
+Defaults: `vllm/engine/arg_utils.py` and `vllm/config` of each release. Memory rules: fitted on logged starts by `calibrate/fit_memory.py`; host
+times: on measured serving results. mxfp4 experts on Hopper run with Marlin until 0.12, which brings OpenAI's Triton kernels (pull request
+28788). Asynchronous since 0.14.0 (pull request 27614; not on processors or with pipeline
 stages: `vllm/config/vllm.py`, `vllm/platforms/cpu.py`)."""
 
 
@@ -378,7 +362,9 @@ SGLANG: tuple[EngineProfile, ...] = (
         tiers=_TIERS_0_5_23,
     ),
 )
-"""Profiles of SGLang, oldest first; each applies until the next. Its scheduler without overhead, which plans ahead, came with 0.4; not with pipeline
+"""Profiles of SGLang, oldest first; each applies until the next. Prompts come first, in chunks; one static fraction of memory.
+Defaults: `python/sglang/srt/server_args.py` (chunk and graph sizes by device memory, the reserve behind mem_fraction_static). Memory outside
+the fraction: one logged start, hence more assumed than fitted. Its scheduler without overhead, which plans ahead, came with 0.4; not with pipeline
 stages (`srt/arg_groups/overrides.py`)."""
 
 
@@ -546,7 +532,11 @@ TRTLLM: tuple[EngineProfile, ...] = (
     _TRTLLM_V1,
     replace(_TRTLLM_V1, version="1.2.0"),
 )
-"""Profiles of TensorRT-LLM, oldest first; each applies until the next."""
+"""Profiles of TensorRT-LLM, oldest first; each applies until the next. In-flight batching, unchunked prompts by default, a fraction of the memory left
+by weights for the cache. Defaults: `tensorrt_llm/llmapi/llm_args.py` and `trtllm-serve`, the same in the candidates of 1.4 (2,048 sequences,
+8,192 tokens, 0.9 of the memory that is free, blocks of 32 tokens, no chunks). CUTLASS runs all experts except those in mxfp4
+(`resolve_moe_backend`). Compiled engines, to 0.18, quantise the inputs of fp8 matmuls in the kernel before; the PyTorch backend does so in a
+separate one. No start was logged: the runtime memory is assumed."""
 
 
 _LLAMACPP_MEMORY = replace(

@@ -52,13 +52,13 @@ VLLM_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "trainium2": _NEURON,
     "trainium3": _NEURON,
 }
-"""Those of vLLM, whose plug-in for Neuron runs on Trainium: https://github.com/vllm-project/vllm-neuron."""
+"""Weight dtypes of vLLM, whose plug-in for Neuron runs on Trainium: https://github.com/vllm-project/vllm-neuron."""
 
 SGLANG_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     **CUDA_WEIGHT_DTYPES,
     **dict.fromkeys(("trainium2", "trainium3", "rdna3.5"), frozenset()),
 }
-"""Those of SGLang, which runs neither on Trainium nor on Strix Halo."""
+"""Weight dtypes of SGLang, which runs neither on Trainium nor on Strix Halo."""
 
 TRTLLM_WEIGHT_DTYPES: Mapping[str, frozenset[str]] = {
     "ampere": _ALWAYS | {"bf16"},

@@ -83,7 +83,7 @@ def engines_of(replica: Replica, use: EngineOptions, id_tokens: int, prompt_toke
     stated: list[Assumption] = []
     if use.scheduler is not None:
         scheduling = _scheduling(replica, use.scheduler, stated)
-        table = replace(replica.table, two_passes=scheduling.policy == "slots")
+        table = replace(replica.table, separate_prefill_pass=scheduling.policy == "slots")
         replica = replace(replica, scheduling=scheduling, table=table)
     if use.batch_timeout_s is not None and use.scheduler != "dynamic":
         raise InputError("--batch-timeout: only --scheduling dynamic has a batch timeout")

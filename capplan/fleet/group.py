@@ -64,7 +64,7 @@ class GroupFigures:
     request_rate_limit_per_replica: float | None = None
     """Largest request rate at which the targets are met, as predicted [req/s]; None for one of several groups."""
     sure_request_rate_limit_per_replica: float | None = None
-    """The same limit for a replica as slow as the required confidence allows for [req/s]; None for one of several groups."""
+    """Largest request rate of a replica as slow as the required confidence allows for [req/s]; None for one of several groups."""
     planned_request_rate_limit_per_replica: float
     """Largest request rate of a replica, with headroom as predicted and with the required confidence [req/s]."""
     kv_cache_tokens: float
@@ -94,7 +94,7 @@ class GroupFigures:
 
 @dataclass(frozen=True, kw_only=True)
 class Group(GroupFigures):
-    """The same replicas with their layout and what they cost; its order and prices are worked out once."""
+    """Identical replicas with their layout and what they cost; its order and prices are worked out once."""
 
     layout: Layout
     """Layout of one replica."""

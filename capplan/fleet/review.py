@@ -33,7 +33,7 @@ from capplan.replica.plans import rates_of
 from capplan.replica.replica import Replica, replica_of
 from capplan.replica.spec import ReplicaSpec, deployed_as
 from capplan.replica.speculation import DraftPlan
-from capplan.serving.step_table import decode_step_s, mixed_step_s, turn_ratio
+from capplan.serving.step_table import decode_step_s, mixed_step_s, pipeline_pass_ratio
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import SIMULATED_REQUESTS, Slo, Target
 
@@ -268,7 +268,7 @@ def phase_times(replica: Replica, load: Load, sequences: float) -> dict[str, flo
     stages = float(replica.table.stages)
     chunk = min(new, replica.scheduling.max_num_batched_tokens / stages)
     middle = past + (new - chunk) / 2.0
-    turns = float(turn_ratio(new / chunk, 0.0, replica.table.stage_fraction))
+    turns = float(pipeline_pass_ratio(new / chunk, 0.0, replica.table.stage_fraction))
     prefill = turns * float(mixed_step_s(replica.table, 0.0, 0.0, 1.0, chunk, middle))
     context = load.input_tokens + load.output_tokens / 2.0
     decode = float(decode_step_s(replica.table, max(1.0, sequences), context))

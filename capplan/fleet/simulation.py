@@ -1,7 +1,4 @@
-"""A fleet under a stream of requests: replicas simulated separately, and their results combined.
-
-The values that targets limit: latencies of all requests, including those that were shed or never finished.
-"""
+"""A fleet under a stream of requests: replicas simulated separately, and their results combined. Requests that were shed or never finished count."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -38,7 +35,7 @@ from capplan.serving.outcome import (
     slo_met,
     spread,
 )
-from capplan.serving.requests import Admission, Crowd, Requests, in_order_of_arrival
+from capplan.serving.requests import Admission, ClosedLoopUsers, Requests, in_order_of_arrival
 from capplan.serving.terms import EngineSetup, Routing
 from capplan.workload.request_class import Slo, Target
 
@@ -159,7 +156,7 @@ class Stream:
     """Tokens per block id; 0 if prompts have none."""
     concurrency: int | None = None
     """Closed loop: requests at any time in the whole fleet."""
-    crowd: Crowd | None = None
+    crowd: ClosedLoopUsers | None = None
     """Closed-loop users of the whole fleet, in addition to `requests`."""
     routing: Routing | None = None
     """Routing policy; None: by prefix if prompts have block ids, else round-robin."""
@@ -290,10 +287,10 @@ class FleetOutcome:
 
 def split_stream(
     stream: Stream, replicas: int, *, by_prefix: bool
-) -> list[tuple[Requests | None, Crowd | None]]:
+) -> list[tuple[Requests | None, ClosedLoopUsers | None]]:
     """Return the requests and users of each replica; users stay with their replica, and idle replicas are left out."""
     requests: Sequence[Requests | None] = [None] * replicas
-    crowds: list[Crowd | None] = [None] * replicas
+    crowds: list[ClosedLoopUsers | None] = [None] * replicas
     if stream.requests is not None:
         if stream.routing == "random":
             requests = split_at_random(stream.requests, replicas, stream.seed)

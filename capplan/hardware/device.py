@@ -31,7 +31,7 @@ class Partition:
     device: str
     """Name of the whole device."""
     profile: str
-    """As the driver names it: 3g.40gb."""
+    """Name of the profile in the driver, such as 3g.40gb."""
     compute_slices: int
     device_compute_slices: int
     """Compute slices of the whole device: 7, or 4."""
@@ -247,7 +247,7 @@ class Efficiency:
     offloaded: Mapping[str, Mapping[str, Fit]] = field(default_factory=dict)
     """Fits for weights in the memory of the host: of a token, which the host computes, and of a prompt, whose weights cross PCIe."""
     cards: tuple["Efficiency", ...] = ()
-    """Those of each card of a machine whose cards are not alike."""
+    """Efficiencies of each card of a machine whose cards are not alike."""
     longest_context_tokens: int | None = None
     """Longest context of which speeds are known; None: any."""
     layer_split: LayerSplit | None = None

@@ -189,7 +189,7 @@ def state_bytes_held(
     for part in parts:
         name = held_format(part, activation_format, recurrent_format) or part.state_format
         each = activation_bytes if name is None else FORMATS[name].bytes_per_element
-        size = size + state_elements_on_rank(part.held_elements, part.pieces, tensor_parallel) * each
+        size = size + state_elements_on_rank(part.allocated_elements, part.pieces, tensor_parallel) * each
     return size
 
 
@@ -245,7 +245,7 @@ def held_state_bytes(
     ]
     for count, part in waiting:
         whole = FORMATS[part.state_format or network.activation_format].bytes_per_element * (
-            state_elements_on_rank(min(part.elements, part.held_elements), part.pieces, tensor_parallel)
+            state_elements_on_rank(min(part.elements, part.allocated_elements), part.pieces, tensor_parallel)
         )
         unfilled = np.maximum(1.0 - context_tokens / part.filled_by_tokens, 0.0)
         least = least - count * whole * unfilled

@@ -53,7 +53,7 @@ class MemoryPlan:
     """Total that the engine may use."""
     kv_bytes_available: Number
     kv_cache_tokens: Number
-    """As the engine prints it."""
+    """Tokens that the KV cache holds, as the engine prints them when it starts."""
     max_concurrency: Number
     """Sequences of the maximum context that the cache holds at once."""
     reserved_bytes_per_sequence: Number

@@ -39,7 +39,7 @@ class StatePart:
 
     elements: int
     """Elements that the architecture needs, over all ranks."""
-    held_elements: int
+    allocated_elements: int
     """Elements that engines keep instead."""
     state_format: str | None = None
     """Key of `weight_format.FORMATS`; None: the activation dtype."""
@@ -446,7 +446,7 @@ def convolution_columns(channels: int, kernel: int, pieces: int | None = None) -
     Examples
     --------
     >>> columns = convolution_columns(64, 3)
-    >>> columns.elements, columns.held_elements
+    >>> columns.elements, columns.allocated_elements
     (192, 128)
 
     References
@@ -573,10 +573,10 @@ class CompressedAttention:
                 key = float(index_key_bytes(self.index_head_dim))
                 parts.append(_entries(self.index_head_dim, key, *compression, index=True))
             if self.shared_entries:
-                states = shared_waiting_tokens(self.head_dim, self.entry_tokens, self.state_format)
+                states = shared_compressor_state(self.head_dim, self.entry_tokens, self.state_format)
             else:
                 states = (
-                    waiting_tokens(self.head_dim + self.index_head_dim, *compression, self.state_format),
+                    compressor_state(self.head_dim + self.index_head_dim, *compression, self.state_format),
                 )
         name = "compressed_sparse" if self.index_top_entries else "heavily_compressed"
         return Description(
@@ -599,7 +599,7 @@ def _entries(
     )
 
 
-def waiting_tokens(elements: int, entry_tokens: int, overlapping: bool, state_format: str) -> StatePart:
+def compressor_state(elements: int, entry_tokens: int, overlapping: bool, state_format: str) -> StatePart:
     """Return the state of tokens that wait to be compressed (value and gate), replicated on every rank.
 
         needed = 2 c d, or 6 c d where entries overlap: two series of the current entry, one of the previous
@@ -618,8 +618,8 @@ def waiting_tokens(elements: int, entry_tokens: int, overlapping: bool, state_fo
 
     Examples
     --------
-    >>> part = waiting_tokens(512, 4, True, "fp32")
-    >>> part.elements, part.held_elements
+    >>> part = compressor_state(512, 4, True, "fp32")
+    >>> part.elements, part.allocated_elements
     (12288, 16384)
 
     References
@@ -633,7 +633,7 @@ def waiting_tokens(elements: int, entry_tokens: int, overlapping: bool, state_fo
     return StatePart(vectors * size, kept * size, state_format, pieces=1, filled_by_tokens=filled_by)
 
 
-def shared_waiting_tokens(elements: int, entry_tokens: int, state_format: str) -> tuple[StatePart, ...]:
+def shared_compressor_state(elements: int, entry_tokens: int, state_format: str) -> tuple[StatePart, ...]:
     """Return the state of tokens that wait for an entry which layers share (value and gate), replicated on every rank.
 
         needed = 2 c d;  held = 8 x 2 d, a ring of eight rows;  nothing for c = 1
@@ -650,7 +650,7 @@ def shared_waiting_tokens(elements: int, entry_tokens: int, state_format: str) -
 
     Examples
     --------
-    >>> [part.held_elements for part in shared_waiting_tokens(512, 2, "fp32")], shared_waiting_tokens(512, 1, "fp32")
+    >>> [part.allocated_elements for part in shared_compressor_state(512, 2, "fp32")], shared_compressor_state(512, 1, "fp32")
     ([8192], ())
 
     References

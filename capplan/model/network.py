@@ -78,7 +78,7 @@ class Projection:
     """Format in which engines hold and multiply it, where it differs from the checkpoint's."""
     matmul: bool = True
     """False for weights that are held but not multiplied by every token (lookup tables)."""
-    held: bool = True
+    owns_weights: bool = True
     """False where the weights belong to another layer (zamba2): read and multiplied here, counted there."""
 
     @property

@@ -228,7 +228,7 @@ def _pieces(network: Network, *, mtp: bool) -> Iterable[Piece]:
 
 def _layer_pieces(layer: Layer, plain: str) -> Iterable[Piece]:
     for matrix in layer.projections:
-        if matrix.held:
+        if matrix.owns_weights:
             elements = matrix.inputs * matrix.outputs
             yield matrix.tensor_class, matrix.weight_format, elements, matrix.outputs
             if matrix.bias:

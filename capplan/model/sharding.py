@@ -176,7 +176,7 @@ def _layer_bytes_per_rank(
     plain = FORMATS[plain_format].bytes_per_element
     size = np.zeros(tensor.shape)
     for projection in layer.projections:
-        if projection.held:
+        if projection.owns_weights:
             size = size + _projection_bytes_per_rank(projection, tensor, plain)
     if layer.experts is not None:
         size = size + expert_bytes_per_rank(layer.experts, tensor * data, expert, plain)
@@ -365,7 +365,7 @@ def adapted_matrices(layer: Layer, modules: tuple[str, ...]) -> list[tuple[Proje
     """
     found = []
     for projection in layer.projections:
-        if projection.tensor_class not in _ADAPTED or not (projection.matmul and projection.held):
+        if projection.tensor_class not in _ADAPTED or not (projection.matmul and projection.owns_weights):
             continue
         parts = {name: outputs for name, outputs in _parts(layer, projection).items() if name in modules}
         if parts:

@@ -215,9 +215,9 @@ class Offer:
     used_usd_per_hour: float
     """Price while it runs."""
     low_ratio: float = 1.0
-    """Lowest offer over the likely price ..."""
+    """Lowest offer over the likely price."""
     high_ratio: float = 1.0
-    """... and highest."""
+    """Highest offer over the likely price."""
     most_fraction: float = 1.0
     """Share of the replicas of the peak that may be paid for in this way."""
     rented_ratio: float = 1.0

@@ -113,7 +113,7 @@ class ComparedApi:
     price: TokenPrice
     bill: HostedBill
     traffic: tuple[HostedTraffic, ...]
-    """The same requests, and what its cache finds of prompts that repeat earlier ones."""
+    """Requests of the scenario, and what the cache of this API finds of prompts that repeat earlier ones."""
     breakeven_request_rate: float | None
     """Peak rate above which the self-hosted fleet never costs more; None where the API stays cheaper."""
     ways: tuple[str, ...] = ()

@@ -13,9 +13,9 @@ from capplan.numbers import Array, Number
 IDLE_FRACTION = 0.12
 """Power of a device that waits over its thermal design power (an assumption)."""
 DECODE_FRACTION = 0.6
-"""The same in decode, which waits for memory (an assumption)."""
+"""Power of a device in decode, which waits for memory, over its thermal design power (an assumption)."""
 PREFILL_FRACTION = 0.95
-"""The same in prefill, which computes (an assumption)."""
+"""Power of a device in prefill, which computes, over its thermal design power (an assumption)."""
 HOST_FRACTION = 0.35
 """Power of processors, memory, fans and network of the servers over the thermal design power of their devices (an assumption)."""
 J_PER_KWH = 3.6e6
@@ -201,11 +201,11 @@ class Energy:
     phases: tuple[Mapping[str, Any], ...]
     """Rows of what the devices do, for how much of the time, and at what power."""
     gpu_watts: float
-    """Mean of all devices."""
+    """Mean power of all devices."""
     server_watts: float
-    """The same with their servers."""
+    """Mean power of all devices with their servers."""
     facility_watts: float
-    """The same with cooling and losses."""
+    """Mean power of all servers with cooling and losses."""
     design_watts: float
     """Largest power of all servers at the wall: what their catalogue entry states, else at the thermal design power of their devices."""
     gpus: int
@@ -220,7 +220,7 @@ class Energy:
 
     @property
     def fullest(self) -> Servers:
-        """Return the servers whose full rack draws the most; of which a single one exceeds the limit, if there are such."""
+        """Return the server type whose full rack draws the most; a type of which one server exceeds the limit of a rack comes first."""
         return max(self.servers, key=lambda one: (one.per_rack == 0, (one.per_rack or 1) * one.watts))
 
     @property
@@ -353,7 +353,7 @@ def energy_of(
     )  # fmt: skip
 
 
-def together(parts: Sequence[Energy], names: Sequence[str]) -> Energy:
+def total_energy(parts: Sequence[Energy], names: Sequence[str]) -> Energy:
     """Return the energy of several groups of replicas, each with requests or a phase and with servers of its own."""
     gpus = sum(part.gpus for part in parts)
     return replace(

@@ -155,7 +155,7 @@ class PerRequest:
     input_usd: float
     output_usd: float
     prefix_input_usd: float = 0.0
-    """Its prefix as plain input ..."""
+    """Its prefix, paid as plain input."""
     prefix_read_usd: float = 0.0
     prefix_write_usd: float = 0.0
     prefix_tokens: float = 0.0
@@ -198,7 +198,7 @@ class BilledClass:
     batch_fraction: float
     """Discount on the price of what is sent in batches."""
     batch_read_fraction: float
-    """The same off cache reads, which some providers do not discount."""
+    """Discount on cache reads in batches, which some providers do not give."""
     peak_ratio: float
     """Mean price over that of the cheap hours, by the hours at which requests come."""
     way: CacheWay

@@ -29,9 +29,9 @@ class Paid:
     recurring_usd: float
     """What a reservation is billed for this month, whatever is used of it."""
     list_usd: float
-    """The same hours at the price on demand of the list; what is used up, if none is known."""
+    """Hours of the month at the price on demand of the list; what is used up, if no such price is known."""
     contracted_usd: float
-    """The same with a discount of one's own, but without a term."""
+    """Hours of the month at the price on demand with your own discount."""
     capital_usd: float
     """Cost of the capital that is tied up, which nobody bills."""
 
@@ -263,7 +263,7 @@ class BudgetTerms:
     includes: tuple[Kind, ...] = ()
     """What it pays for in addition to the machines: people, overhead, other."""
     entries: tuple[Entry, ...] = ()
-    """Those entries, for machines of a dollar."""
+    """People, overhead and other costs that it pays for, for machines of a dollar."""
 
     def machines_usd_per_month(self, traffic_ratio: float = 1.0) -> float:
         """Return what is left for machines at some times the traffic [$/month].

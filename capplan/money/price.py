@@ -48,9 +48,9 @@ SIDES: tuple[Side, ...] = ("low", "likely", "high")
 OLD_DAYS = 90
 """Age from which a price is flagged: of a GPU, a machine or a hosted API."""
 MAX_AGE_DAYS = 180
-"""Offers that are older than the newest one of their device by more than this are ignored ..."""
+"""Offers that are older than the newest one of their device by more than this are ignored."""
 MAX_AGE_DAYS_OF_TERMS = 365
-"""... and offers of a fixed term of years, which fewer providers publish."""
+"""Age that an offer of a fixed term of years may have instead, since fewer providers publish them."""
 ON_DEMAND: Commitment = "on-demand"
 TERM_YEARS = {"reserved-1y": 1.0, "reserved-3y": 3.0}
 """Commitments for a fixed term [a]."""

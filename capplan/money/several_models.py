@@ -115,8 +115,8 @@ def fewest_when_cut(
 ) -> tuple[Amounts, tuple[Amounts, ...]] | None:
     """Return the profile of each model with which all replicas take the fewest devices, and what each device is cut into.
 
-    Of choices that take as many devices it is the one with the fewest replicas. Every choice is tried that may be it: those with
-    a lower bound of more devices are not, nor profiles that take more room for as many replicas.
+    Of choices that take as many devices it is the one with the fewest replicas. Branch and bound over the profile of each model, by a
+    lower bound on devices; profiles that take more room for as many replicas are left out.
 
     Parameters
     ----------

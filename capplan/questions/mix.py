@@ -28,11 +28,11 @@ from capplan.fleet.search.trial import Trial
 from capplan.money.order import OWN, Machine, units_of
 from capplan.questions.fleet import AskedFleet, part_of, terms_of
 from capplan.workload.multiples import (
-    below_and_above,
     dealt_by_share,
     divisible,
     part_of_classes,
     share_of,
+    split_by_prompt_length,
     thresholds,
     users_of_share,
 )
@@ -362,7 +362,7 @@ def _divisions(asked: AskedFleet, ways: Mapping[str, str]) -> tuple[dict[str, _P
         for tokens in thresholds(whole, THRESHOLDS):
             halves: tuple[list[str], list[str]] = ([], [])
             for item in whole:
-                for labels, part in zip(halves, below_and_above(item, tokens), strict=True):
+                for labels, part in zip(halves, split_by_prompt_length(item, tokens), strict=True):
                     if part is not None:
                         short = labels is halves[0]
                         label = f"{item.name}, {'up to' if short else 'above'} {tokens:g}"

@@ -31,7 +31,7 @@ from capplan.questions.fleet import (
 )
 from capplan.questions.mix import together_of
 from capplan.workload.length import Lengths
-from capplan.workload.request_class import RequestClass, busier
+from capplan.workload.request_class import RequestClass, with_scaled_rate
 from capplan.workload.reuse import PrefixReuse
 
 CHANGE = 0.2
@@ -119,7 +119,9 @@ class _Turning:
             counts = by_traffic(asked.question, plan, terms_of(asked), self.cache, ratios)
         else:
             ratios = FEW_RATIOS
-            counts = [plan.in_service if ratio == 1.0 else self.busy(busier, ratio) for ratio in ratios]
+            counts = [
+                plan.in_service if ratio == 1.0 else self.busy(with_scaled_rate, ratio) for ratio in ratios
+            ]
         points = []
         for ratio, count in zip(ratios, counts, strict=True):
             fleet = turned("", plan, plan.in_service if ratio == 1.0 else count)
@@ -159,7 +161,7 @@ def at_other_traffic(asked: AskedFleet, plan: Plan) -> tuple[WhatIf, ...]:
 
 def _swings(turning: _Turning) -> list[Swing]:
     asked, plan = turning.asked, turning.plan
-    swings = [turning.both("traffic", busier)]
+    swings = [turning.both("traffic", with_scaled_rate)]
     if not asked.question.demand.has_sessions:  # their lengths follow from turns and what each adds
         swings.append(turning.both("input length", longer_input))
         swings.append(turning.both("output length", longer_output))

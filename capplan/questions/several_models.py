@@ -345,7 +345,7 @@ class SharingAnswer:
     warnings: tuple[str, ...]
 
     @property
-    def apart(self) -> tuple[PaidPlan, ...]:
+    def separate_fleets(self) -> tuple[PaidPlan, ...]:
         """Fleets of the models that have traffic."""
         return tuple(model.paid for model in self.models if model.paid)
 

@@ -286,7 +286,7 @@ class Validation:
     rows: int
     predictions: tuple[Prediction, ...]
     scored: tuple[Prediction, ...]
-    """Those of core rows, where the file marks them; else all."""
+    """Predictions of core rows, where the file marks them; else all."""
     runs: tuple[Run, ...]
     """Closed loops of core rows, as plans to choose from."""
 

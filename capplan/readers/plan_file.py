@@ -404,7 +404,7 @@ class LaunchRow(ServerRow):
     max_num_batched_tokens: Count
     gpu_memory_utilization: Amount | None
     memory_fraction: Probability
-    """As it is started, the engine's default included."""
+    """Fraction of the memory that the engine is started with, stated or its default."""
     servers: list[ServerRow] = Field(default_factory=list)
     """Servers and limits of each group, if they are not the same for all."""
     runner: Literal["generate", "pooling"]
@@ -583,11 +583,11 @@ class PlanFile:
     path: Path
     version: str
     scenario: Path
-    """Where it was, or else the file of this name next to the plan file."""
+    """Scenario file where the plan was made, or else the file of this name next to the plan file."""
     settings: tuple[str, ...]
     """Keys of the scenario that were overridden, each KEY=VALUE."""
     result: Mapping[str, Any]
-    """As it was written."""
+    """The result as JSON, unread."""
     answer: ResultRow
     """What is read of it."""
     assumptions: tuple[Assumption, ...]

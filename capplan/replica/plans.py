@@ -74,9 +74,9 @@ from capplan.serving.step_table import (
     StepTable,
     bracket,
     idle_ratio,
+    pipeline_pass_ratio,
     prefill_attention_per_token_s,
     prompt_micro_batch,
-    turn_ratio,
 )
 
 
@@ -554,7 +554,7 @@ def _device_tables(plans: Plans, rates: StepRates, knots: Knots) -> DeviceTables
     alone = launch if split is None else replace(launch, pipeline=np.ones_like(launch.pipeline))
     device = device_tables(
         first.network, alone, rates, knots, first.profile.graph_sizes,
-        two_passes=first.profile.policy == "slots",
+        separate_prefill_pass=first.profile.policy == "slots",
         graph_sequences=np.array([graph_sequences(spec) for spec in plans.specs]),
         graph_tokens=np.array([prefill_graph_tokens(spec) for spec in plans.specs]),
         parts=() if first.device.cards else parts_of(first),
@@ -584,7 +584,7 @@ def _tables_of_cards(spec: ReplicaSpec, knots: Knots) -> DeviceTables:
     main, parts, split = cards_of(spec)[-1], parts_of(spec), spec.efficiency.layer_split
     rates, launch = rates_of(main).rates, plans_of([main]).launch
     device = device_tables(
-        main.network, launch, rates, knots, main.profile.graph_sizes, two_passes=True, parts=parts
+        main.network, launch, rates, knots, main.profile.graph_sizes, separate_prefill_pass=True, parts=parts
     )
     if split is None:
         return device
@@ -676,8 +676,8 @@ def plans_step_function(
         longest = np.minimum(prefill_tokens / chunks, prefill_tokens)
         largest = np.maximum(prompt_micro_batch(prefill_tokens, longest, room, stages), 1e-9)
         micro_batches = np.maximum(prefill_tokens / largest, 1.0)
-        shared = 0.0 if tables.two_passes else 1.0
-        beside = plain if tables.two_passes else cache(sequences) * (sequences > 0.0)
+        shared = 0.0 if tables.separate_prefill_pass else 1.0
+        beside = plain if tables.separate_prefill_pass else cache(sequences) * (sequences > 0.0)
         full = prefill_tokens + tokens >= budget_tokens * (1.0 - 1e-9)
         skew = np.where(full, 1.0, idle_ratio(groups, chunks))
         even = shared * tokens / stages + largest
@@ -688,7 +688,7 @@ def plans_step_function(
             + head(shared * sequences + chunks)
             + beside
             + skew * prefill_tokens / micro_batches * chunk(prefill_tokens / chunks)
-        ) * turn_ratio(micro_batches, micro_batches, stage_fraction)
+        ) * pipeline_pass_ratio(micro_batches, micro_batches, stage_fraction)
         return np.where(prefill_tokens > 0.0, busy, plain)
 
     return step_s

@@ -24,7 +24,7 @@ from capplan.phases.cost import OperatorCost, StepRates, floor_s, total_s, unsav
 from capplan.phases.step import decode_attention_costs, prefill_attention_costs, token_costs
 from capplan.phases.token_work import head_costs, shared_costs
 from capplan.replica.offload import PartRates
-from capplan.serving.step_table import StepTable, decode_turn_s
+from capplan.serving.step_table import StepTable, decode_pipeline_pass_s
 
 PACKED_TOKENS = 2048.0
 PACKED_PROMPTS = 16.0
@@ -235,7 +235,7 @@ def device_tables(
     knots: Knots,
     graph_sizes: Sequence[float] = (),
     *,
-    two_passes: bool = False,
+    separate_prefill_pass: bool = False,
     graph_sequences: Array | float = np.inf,
     graph_tokens: Array | None = None,
     parts: Sequence[PartRates] = (),
@@ -246,7 +246,7 @@ def device_tables(
     ----------
     rates, knots : fields of shape (plans, 1, 1), and where times are computed
     graph_sizes : batches of one engine to which smaller decode steps are padded; their attention is not
-    two_passes : a step computes its prompts and then its decoding sequences, each by themselves
+    separate_prefill_pass : a step computes its prompts and then its decoding sequences, each by themselves
     graph_sequences : of one engine in the largest decode step that runs as a CUDA graph, numbers over plans
     graph_tokens : of one engine in the largest step with prompts that runs under piecewise CUDA graphs, numbers over plans
     parts : layers that are elsewhere, on other cards or in the memory of the host, each with its rates
@@ -266,14 +266,16 @@ def device_tables(
     decode, cache, mixed, prefill = (list(chain.from_iterable(kind)) for kind in zip(*costs, strict=True))
     by_sequences, by_tokens = (plans, knots.sequences.size), (plans, knots.tokens.size)
     together = shared_costs(mixed, rates.prefill_exchange)
-    axes = _axes(knots, launch, largest.ravel()) | {"two_passes": two_passes}
+    axes = _axes(knots, launch, largest.ravel()) | {"separate_prefill_pass": separate_prefill_pass}
 
     def tables(time_s: Callable[[list[OperatorCost]], Number]) -> StepTable:
-        turn_s = decode_turn_s(time_s(decode), time_s(decode_head), largest, last, in_flight)
+        pipeline_pass_s = decode_pipeline_pass_s(
+            time_s(decode), time_s(decode_head), largest, last, in_flight
+        )
         cache_s = time_s(cache) * np.maximum(in_flight * largest, 1.0)
         return StepTable(
             **axes,
-            decode_s=_spread(turn_s, (*by_sequences, 1))[..., 0],
+            decode_s=_spread(pipeline_pass_s, (*by_sequences, 1))[..., 0],
             head_s=_spread(time_s(head), (*by_sequences, 1))[..., 0],
             decode_attention_s=_spread(cache_s, (*by_sequences, knots.contexts.size)),
             mixed_s=_spread(time_s(mixed), (*by_tokens, 1))[..., 0],

@@ -48,7 +48,7 @@ class Answer:
     """What to do next, below the tables."""
     assumptions: tuple[Assumption, ...] = ()
     counted: tuple[Assumption, ...] = ()
-    """Those that this answer does not rest on: prices of GPUs that its plan does not have. People see their number, JSON has all."""
+    """Assumptions that this answer does not rest on: prices of GPUs that its plan does not have. People see their number, JSON has all."""
     every_assumption: bool | None = None
     """Whether people see all assumptions by what to do about them, or the first to confirm; None: all in their order."""
     warnings: tuple[str, ...] = ()

@@ -65,7 +65,7 @@ class Review:
     decision: str
     sections: tuple[Section, ...]
     answer: Answer
-    """The same for JSON, CSV and the terminal."""
+    """The review for JSON, CSV and the terminal."""
     byline: str = ""
     """Versions, dates, author."""
     sensitivity: Sensitivity = field(default_factory=Sensitivity)
@@ -83,7 +83,7 @@ class Findings:
     asked: AskedFleet
     answer: FleetAnswer
     command: str
-    """As it was typed."""
+    """The command line as it was typed."""
     model_source: Source
     margins: tuple[tuple[Mapping[str, Any], ...], ...]
     """Margins of every plan."""

@@ -11,7 +11,7 @@ from capplan.readers.yaml_file import KeyPath
 from capplan.scenario.reading import Reading
 from capplan.scenario.scenario_file import Fleet, Region, ScenarioFile
 from capplan.workload.daily_curve import HOURS, in_utc, together_at_peak
-from capplan.workload.request_class import RequestClass, busier
+from capplan.workload.request_class import RequestClass, with_scaled_rate
 
 AT: KeyPath = ("regions",)
 WHERE: KeyPath = ("fleet", "location")
@@ -135,7 +135,7 @@ def _at_part(item: RequestClass, part: float, curve: Sequence[float]) -> Request
     """Return a class whose peak is a part of its own, with a curve in UTC; its traffic over the day is what it was."""
     if not item.hourly_rate_fractions:
         return item
-    scaled = busier(item, part)
+    scaled = with_scaled_rate(item, part)
     if item.users is not None:  # whole users
         whole = max(float(round(item.users * part)), 1.0)
         scaled, part = replace(scaled, users=whole), whole / item.users

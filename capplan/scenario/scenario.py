@@ -1,9 +1,4 @@
-"""Scenario YAML -> Scenario: every alternative resolved, every default stated.
-
-The targets of a scenario -> what the engine is held to, once the time outside is taken off.
-
-Scenario YAML -> Scenario: every alternative resolved, every default stated; which pools, and which machines, the search may choose from.
-"""
+"""A scenario YAML with every alternative resolved and every default stated: targets of the engine, and the pools and machines that the search may choose from."""
 
 import os
 import re

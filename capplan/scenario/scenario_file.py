@@ -845,13 +845,13 @@ class Scenario(Purchase):
     engine: str
     calibration: str | None
     budget: BudgetTerms | None
-    """As the scenario states it."""
+    """Terms of the budget; None: not stated."""
     growth: tuple[float, ...]
     """Traffic of successive months over that of the first, which is today's; empty: not stated."""
     hosted: Hosted
-    """As the scenario states it, with the path of its prices."""
+    """Hosted APIs to compare with, and the path of the file of their prices."""
     speculation: Speculation | None
-    """As the scenario states it, with the path of its draft and what its metrics count."""
+    """Speculative decoding with the path of the config of its draft, and what its metrics count; None: not used."""
     lora: LoraTerms | None
     """LoRA adapters that are served with the model."""
     several: Cascade | SharingTerms | None

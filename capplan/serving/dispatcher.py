@@ -271,7 +271,7 @@ def copy_of(flight: InFlight) -> InFlight:
 PREFIX_SLACK_REQUESTS = 4
 """A replica chosen for its prefix cache may have this many requests more than the least loaded one (an assumption)."""
 PREFIX_SLACK_RATIO = 1.5
-"""The same limit as a ratio; the larger of both holds (an assumption)."""
+"""A replica chosen for its prefix cache may have this many times the requests of the least loaded one, if that is more (an assumption)."""
 
 
 class Router:
@@ -334,7 +334,7 @@ class EnginePool:
         self.alive: list[EngineInstance] = []
         """Starting, serving or draining."""
         self.serving: list[EngineInstance] = []
-        """Those that receive requests, by number."""
+        """Instances that receive requests, by number."""
         self.held: deque[InFlight] = deque()
         """Requests that arrived while no replica was serving."""
 
@@ -606,9 +606,9 @@ class HandOver:
         """Prepare a request for the prefill engines; return False if no decode engine could ever hold it."""
         flight.output_ids = []  # the response is generated on another engine than the prompt's blocks are on
         flight.remaining_tokens = self._to_decode(flight)
-        cached, flight.received = flight.cached_tokens, True
+        cached, flight.kv_transferred_in = flight.cached_tokens, True
         fits = flight.output_tokens == 1 or not self._dispatcher.pools[1].terms.too_long(flight)
-        flight.cached_tokens, flight.received = cached, False
+        flight.cached_tokens, flight.kv_transferred_in = cached, False
         flight.remaining_tokens = 1
         return fits
 
@@ -617,7 +617,7 @@ class HandOver:
         if flight.output_tokens == 1 or instance not in self._dispatcher.pools[0].instances:
             return False
         flight.remaining_tokens = self._to_decode(flight)
-        flight.received = True
+        flight.kv_transferred_in = True
         flight.block_ids = []
         flight.cached_tokens = 0
         link = self._link

@@ -16,9 +16,9 @@ cdef class KvBlocks:
     @cython.locals(block=cython.longlong, part=cython.longlong, pads=cython.longlong)
     cpdef long long blocks(self, long long counter) noexcept
     @cython.locals(reach=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong)
-    cpdef long long within(self, long long counter, long long capacity, double growth, long long step, long long most) noexcept
+    cpdef long long within(self, long long counter, long long capacity, double tokens_per_step, long long step, long long most) noexcept
 
-cpdef long long grown(double growth, long long steps) noexcept
+cpdef long long grown(double tokens_per_step, long long steps) noexcept
 
 @cython.final
 cdef class PromptHold:

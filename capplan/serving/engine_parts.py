@@ -76,37 +76,37 @@ class KvBlocks:
         pads = self.phase_sum - self.sequences * part + block * self.below
         return (self.tokens + self.sequences * counter + pads) // block
 
-    def within(self, counter: int, capacity: int, growth: float, step: int, most: int) -> int:
+    def within(self, counter: int, capacity: int, tokens_per_step: float, step: int, most: int) -> int:
         """Return for how many more steps, up to `most`, the blocks stay within a capacity.
 
         Parameters
         ----------
         counter : [tokens]
-            u now, floor(growth x step).
+            u now, floor(tokens_per_step x step).
         capacity : [blocks]
-        growth : [tokens]
+        tokens_per_step : [tokens]
             that a sequence gains per step.
         step : [-]
             number of the current step.
         most : [-]
             upper limit of the result.
         """
-        reach = counter + grown(growth, most) + 1
+        reach = counter + grown(tokens_per_step, most) + 1
         if self.tokens + self.sequences * (reach + self.block_tokens) <= capacity * self.block_tokens:
             return most
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            if self.blocks(grown(growth, step + middle)) <= capacity:
+            if self.blocks(grown(tokens_per_step, step + middle)) <= capacity:
                 low = middle
             else:
                 high = middle - 1
         return low
 
 
-def grown(growth: float, steps: int) -> int:
+def grown(tokens_per_step: float, steps: int) -> int:
     """Return the tokens that a sequence gains in some steps, in whole tokens."""
-    return steps if growth == 1.0 else lrint(floor(steps * growth))
+    return steps if tokens_per_step == 1.0 else lrint(floor(steps * tokens_per_step))
 
 
 class PromptHold:

@@ -58,12 +58,12 @@ class FlatBatch(FlatQueue):
 
     def decode_steps(self, row: int, tokens: int) -> int:
         """Return the steps in which a request gets so many tokens: as many as the mean yield takes, and with drafts more or fewer by its luck."""
-        if self.growth == 1.0:
+        if self.tokens_per_step == 1.0:
             return tokens
         extra = 0.0
         if len(self.luck):
             extra = self.luck[(self.rank[row] if self.is_sent else row) % len(self.luck)] * sqrt(tokens)
-        steps = lrint(ceil((tokens + extra) / self.growth - 1e-9))
+        steps = lrint(ceil((tokens + extra) / self.tokens_per_step - 1e-9))
         return max(steps, -(-tokens // self.query_tokens) if self.query_tokens > 1 else min(tokens, 1))
 
     def join(self, row: int) -> None:
@@ -140,7 +140,7 @@ class FlatBatch(FlatQueue):
             self.leave(row)
             self.firsts = without(row, self.first_rows, self.firsts)
             joined = self.end_step[row] - self.decode_steps(row, self.remaining[row])
-            produced = min(grown(self.growth, self.step - joined), self.remaining[row] - 1)
+            produced = min(grown(self.tokens_per_step, self.step - joined), self.remaining[row] - 1)
             self.prompt_now[row] += 1 + produced
             self.remaining[row] -= produced
             self.last_token[row] = self.now_s
@@ -161,7 +161,7 @@ class FlatBatch(FlatQueue):
             UNKNOWN_S,
             flight.index,
         )
-        self.received[row], self.remaining[row] = flight.received, flight.remaining_tokens
+        self.kv_transferred_in[row], self.remaining[row] = flight.kv_transferred_in, flight.remaining_tokens
         self.enqueued[row], self.scheduled[row] = flight.enqueued_s, flight.scheduled_s
         self.first_token[row], self.last_token[row] = flight.first_token_s, flight.last_token_s
         if self.is_caching:
@@ -171,7 +171,7 @@ class FlatBatch(FlatQueue):
     def write(self, row: int, flight: InFlight) -> None:
         """Write into a request that was taken in what was done for it here."""
         flight.prompt_tokens, flight.remaining_tokens = self.prompt_now[row], self.remaining[row]
-        flight.received, flight.cached_tokens = bool(self.received[row]), self.cached[row]
+        flight.kv_transferred_in, flight.cached_tokens = bool(self.kv_transferred_in[row]), self.cached[row]
         flight.scheduled_s, flight.first_token_s = self.scheduled[row], self.first_token[row]
         flight.last_token_s = self.last_token[row]
         if self.is_caching and self.status[row] != FINISHED:
@@ -249,7 +249,7 @@ class FlatBatch(FlatQueue):
 
     def private_blocks(self) -> int:
         """Return the blocks that the running requests hold for themselves once each decoding one has its next token."""
-        return self.kv.blocks(grown(self.growth, self.step + 1)) + self.held
+        return self.kv.blocks(grown(self.tokens_per_step, self.step + 1)) + self.held
 
     def count_preempted(self, row: int) -> None:
         """Count a preemption."""

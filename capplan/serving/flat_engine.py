@@ -129,7 +129,7 @@ class FlatEngine(FlatSteps):
         preempted = False
         block = self.block_tokens
         while self.kv.sequences:
-            after = grown(self.growth, self.step + 1)
+            after = grown(self.tokens_per_step, self.step + 1)
             room = self.capacity - self.held
             if self.kv.tokens + self.kv.sequences * (after + block) <= room * block:
                 break
@@ -165,7 +165,9 @@ class FlatEngine(FlatSteps):
             row = self.dealt_rows[place]
             if self.serial[row] <= 0:
                 continue
-            more = self.blocks_at(row, grown(self.growth, self.step + 1)) - self.blocks_at(row, self.counter)
+            more = self.blocks_at(row, grown(self.tokens_per_step, self.step + 1)) - self.blocks_at(
+                row, self.counter
+            )
             while more > self.capacity - self.held - self.kv.blocks(self.counter) - dealt:
                 lowest = self.lowest()
                 for other in range(place):
@@ -282,7 +284,7 @@ class FlatEngine(FlatSteps):
         used = -1
         while self.waiting and running < self.max_num_seqs and budget > 0:
             row, pinned, new = self.queue_head(), 0, 0
-            if self.received[row]:
+            if self.kv_transferred_in[row]:
                 if not self.take_over(row):
                     break
                 running += 1
@@ -346,7 +348,7 @@ class FlatEngine(FlatSteps):
             self.hold.look(self.step)
             self.hold.end()
             return False
-        if sequences >= self.max_num_seqs or self.received[self.queue_head()]:
+        if sequences >= self.max_num_seqs or self.kv_transferred_in[self.queue_head()]:
             return False
         tokens = 0
         if self.hold.hold_tokens:
@@ -359,12 +361,12 @@ class FlatEngine(FlatSteps):
     def take_over(self, row: int) -> bool:
         """Let a request that was prefilled elsewhere decode, if its blocks and its next token fit; return whether they do."""
         used = self.private_blocks()
-        tokens = self.prompt_now[row] - self.shared[row] + lrint(ceil(self.growth))
+        tokens = self.prompt_now[row] - self.shared[row] + lrint(ceil(self.tokens_per_step))
         commit = self.reserved_blocks(row)
         if used - (-tokens // self.block_tokens) > self.capacity or self.committed + commit > self.capacity:
             return False
         self.queue_pop()
-        self.received[row] = 0
+        self.kv_transferred_in[row] = 0
         self.queue_s[row] = self.now_s - self.enqueued[row]
         if isnan(self.scheduled[row]):
             self.scheduled[row] = self.now_s
@@ -449,8 +451,10 @@ class FlatEngine(FlatSteps):
         held = self.counted_blocks() + self.kv_blocks - self.capacity
         context = 0.0
         if decoding:
-            context = (self.kv.tokens + self.shared_sum) / decoding + self.step * self.growth
-        seconds = self.step_s(decoding, context) if self.stages == 1 else self.turn_s(decoding, context)
+            context = (self.kv.tokens + self.shared_sum) / decoding + self.step * self.tokens_per_step
+        seconds = (
+            self.step_s(decoding, context) if self.stages == 1 else self.pipeline_pass_s(decoding, context)
+        )
         self.gauges.add(start, seconds, self.kv.sequences + chunks, held)
         self.now_s = start + seconds
         self.steps += 1
@@ -460,7 +464,7 @@ class FlatEngine(FlatSteps):
             else:
                 self.gap(seconds, decoding)
             self.step += 1
-            self.counter = grown(self.growth, self.step)
+            self.counter = grown(self.tokens_per_step, self.step)
             self.trim(self.counted_blocks())
             self.complete()
         elif not self.groups:
@@ -539,7 +543,9 @@ class FlatEngine(FlatSteps):
         if one:
             steps = 1
         elif steps > 1:
-            steps = max(self.kv.within(self.counter, self.capacity - self.held, self.growth, first, steps), 1)
+            steps = max(
+                self.kv.within(self.counter, self.capacity - self.held, self.tokens_per_step, first, steps), 1
+            )
         if self.waiting and self.hold.applies:
             steps = min(steps, self.hold.steps_until_look(first))
         limit = until_s
@@ -551,19 +557,21 @@ class FlatEngine(FlatSteps):
             if self.has_deadlines:
                 limit = min(limit, self.next_expiry_s())
         before = self.counted_blocks()
-        context = (self.kv.tokens + self.shared_sum) / sequences + first * self.growth
+        context = (self.kv.tokens + self.shared_sum) / sequences + first * self.tokens_per_step
         if self.groups:
             steps = 1
         seconds = self.run(sequences, context, steps, limit - start)
         awaited = self.is_asynchronous and limit == self.next_s and self.step - first < steps
         if awaited and start < limit <= start + seconds < until_s:
-            seconds += self.decode_s(sequences, context + (self.step - first) * self.growth)
+            seconds += self.decode_s(sequences, context + (self.step - first) * self.tokens_per_step)
             self.step += 1
         steps = self.step - first
-        self.counter = grown(self.growth, self.step)
+        self.counter = grown(self.tokens_per_step, self.step)
         self.now_s = start + seconds
         if self.is_asynchronous and steps > 1:
-            self.planned_s = self.now_s - self.decode_s(sequences, context + (steps - 1) * self.growth)
+            self.planned_s = self.now_s - self.decode_s(
+                sequences, context + (steps - 1) * self.tokens_per_step
+            )
         after = self.counted_blocks()
         self.trim(after)
         pinned = self.kv_blocks - self.capacity

@@ -26,7 +26,7 @@ class FlatLimits(NamedTuple):
     stage_fraction: float
     data_groups: int
     """Groups of data-parallel attention, each with prompts of its own."""
-    two_passes: bool
+    separate_prefill_pass: bool
     """A step with prompts computes them and then its decoding sequences, each by themselves."""
     classes: int
     """Number of traffic classes."""

@@ -137,9 +137,9 @@ class FlatPools(FlatQueue):
             self.find_next()
         else:
             row = self.arrive()
-            self.received[row] = self.prefills < len(self.cores)
-            self.remaining[row] = self.output[row] - (self.received[row] and not self.draws_first)
-            if (self.received[row] and self.output[row] == 1) or not self.too_long(row):
+            self.kv_transferred_in[row] = self.prefills < len(self.cores)
+            self.remaining[row] = self.output[row] - (self.kv_transferred_in[row] and not self.draws_first)
+            if (self.kv_transferred_in[row] and self.output[row] == 1) or not self.too_long(row):
                 self.send_first(row)
             else:
                 self.close(row, at_s, SHED)
@@ -178,7 +178,7 @@ class FlatPools(FlatQueue):
         self.turn_first = (place + 1) % self.prefills
         if self.loaded_first:
             place = self.least_loaded(0, self.prefills)
-        output = 1 if self.received[row] else self.output[row]
+        output = 1 if self.kv_transferred_in[row] else self.output[row]
         self.send_to(place, row, output, self.cached[row], UNKNOWN_S)
 
     def send_later(self, row: int) -> None:

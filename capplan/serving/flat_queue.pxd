@@ -22,14 +22,14 @@ cdef class FlatQueue:
     cdef public KvBlocks kv
     cdef public double now_s
     cdef public double next_s
-    cdef double delay_s, token_delay_s, reached_s, growth, last_over_s
+    cdef double delay_s, token_delay_s, reached_s, tokens_per_step, last_over_s
     cdef long long max_num_seqs, budget, block_tokens, sequence_blocks, queue_limit, id_tokens, id_blocks
     cdef public double[::1] arrival, offered_s, enqueued, scheduled, first_token, ready, report_s
     cdef double[::1] ends, deadline_s
     cdef long long[::1] offered_prompt, offered_output, offered_cached, offered_class, level
     cdef public long long[::1] report_rows
     cdef long long[::1] user_group, taken_row, taken_group, ends_group, next_of_group, end_of_group
-    cdef public long long[::1] prompt, output, cached, class_index, remaining, prompt_now, shared, received, rank, status
+    cdef public long long[::1] prompt, output, cached, class_index, remaining, prompt_now, shared, kv_transferred_in, rank, status
 
     @cython.locals(row=cython.Py_ssize_t)
     cpdef send(self, double at_s, double arrival_s, long long prompt, long long output, long long cached, long long class_index, double first_token_s, long long rank)

@@ -26,7 +26,7 @@ TIMES = (
     "ready",
 )
 COUNTS = ("prompt", "output", "cached", "class_index", "remaining", "prompt_now", "shared", "done", "blocks", "commit",
-          "base", "end_step", "serial", "before", "after", "status", "received", "rank", "hits", "admitted", "found", "admission")  # fmt: skip
+          "base", "end_step", "serial", "before", "after", "status", "kv_transferred_in", "rank", "hits", "admitted", "found", "admission")  # fmt: skip
 """Columns with one entry for each request."""
 
 
@@ -56,7 +56,11 @@ class FlatQueue:
         self.seat_users(limits.begin_s, turns, group_requests, most_asked)
         self.delay_s, self.token_delay_s, self.reached_s = limits.delay_s, limits.token_delay_s, 0.0
         self.max_num_seqs, self.budget = terms.max_num_seqs, terms.max_num_batched_tokens
-        self.chunked, self.block_tokens, self.growth = terms.chunked, terms.block_tokens, terms.growth
+        self.chunked, self.block_tokens, self.tokens_per_step = (
+            terms.chunked,
+            terms.block_tokens,
+            terms.tokens_per_step,
+        )
         self.sequence_blocks, self.in_slots = terms.sequence_blocks, terms.policy == "slots"
         self.draws_first, self.takes_over = terms.draws_first, terms.takes_over
         self.queue_limit, self.deadline_s, self.level = limits.queue_limit, limits.deadline_s, limits.level
@@ -71,7 +75,7 @@ class FlatQueue:
         self.kv = KvBlocks(terms.block_tokens)
         self.remaining = array("q", zeros) if users else columns[2][:]
         self.prompt_now = array("q", zeros) if users else columns[1][:]
-        self.shared, self.received, self.rank = (array("q", zeros) for _ in range(3))
+        self.shared, self.kv_transferred_in, self.rank = (array("q", zeros) for _ in range(3))
         self.enqueued, self.scheduled, self.first_token = (array("d", [UNKNOWN_S]) * count for _ in range(3))
         self.status, self.ready = (
             array("q", [UNFINISHED]) * count,
@@ -120,10 +124,10 @@ class FlatQueue:
         if row == len(self.offered_s):
             self.make_rows(row + 64)
         self.offered_s[row], self.arrival[row], self.first_token[row] = at_s, arrival_s, first_token_s
-        self.received[row], self.rank[row] = not isnan(first_token_s), rank
+        self.kv_transferred_in[row], self.rank[row] = not isnan(first_token_s), rank
         self.prompt[row] = self.prompt_now[row] = prompt
         self.output[row], self.remaining[row] = output, output
-        if self.received[row] and not self.draws_first:
+        if self.kv_transferred_in[row] and not self.draws_first:
             self.remaining[row] -= 1
         self.cached[row], self.class_index[row] = cached, class_index
         self.status[row] = UNFINISHED
@@ -261,7 +265,7 @@ class FlatQueue:
             self.shed(row, self.enqueued[row])
             return
         self.waiting += 1
-        if self.received[row] or self.is_ranked:
+        if self.kv_transferred_in[row] or self.is_ranked:
             self.ranked.push(float(self.key(row)), row)
             self.next_waiting = self.position
         if self.has_deadlines and isnan(self.scheduled[row]):
@@ -318,13 +322,13 @@ class FlatQueue:
         self.reached_s = self.enqueued[row]
         self.find_next()
         self.cached[row] = min(self.cached[row], self.prompt[row] - 1)
-        if self.takes_over and not self.received[row] and (self.draws_first or self.output[row] > 1):
-            self.received[row], self.cached[row] = 1, 0
+        if self.takes_over and not self.kv_transferred_in[row] and (self.draws_first or self.output[row] > 1):
+            self.kv_transferred_in[row], self.cached[row] = 1, 0
             if not self.draws_first:
                 self.remaining[row] -= 1
         self.shared[row] = 0
         if self.is_caching:
-            whole = 0 if self.received[row] else self.prompt_now[row] // self.id_tokens
+            whole = 0 if self.kv_transferred_in[row] else self.prompt_now[row] // self.id_tokens
             self.ids[row] = self.ids[row][:whole]
             if not self.in_slots:
                 self.shared[row] = len(self.ids[row]) * self.id_tokens
@@ -342,14 +346,14 @@ class FlatQueue:
 
     def too_long(self, row: int) -> bool:
         """Return whether a request cannot run even by itself."""
-        tokens = self.prompt_now[row] + self.remaining[row] - 1 + self.received[row]
+        tokens = self.prompt_now[row] + self.remaining[row] - 1 + self.kv_transferred_in[row]
         if not (self.is_caching and self.ids[row]):
             tokens -= self.shared[row]
-        if self.growth != 1.0:
-            tokens += lrint(ceil(self.growth))
+        if self.tokens_per_step != 1.0:
+            tokens += lrint(ceil(self.tokens_per_step))
         if -(-tokens // self.block_tokens) > self.sequence_blocks:
             return True
-        if self.chunked or self.received[row] or not isnan(self.first_token[row]):
+        if self.chunked or self.kv_transferred_in[row] or not isnan(self.first_token[row]):
             return False
         return self.prompt_now[row] - self.cached[row] > self.budget
 

@@ -103,7 +103,7 @@ class FlatStatic(FlatEngine):
                 if new > budget and not self.chunked:
                     break
                 budget -= self.add_chunk(row, min(new, budget))
-            self.now_s += self.step_s(0, 0.0) if self.stages == 1 else self.turn_s(0, 0.0)
+            self.now_s += self.step_s(0, 0.0) if self.stages == 1 else self.pipeline_pass_s(0, 0.0)
             self.steps += 1
             self.prefill_tokens += self.budget - budget
             for place in range(self.chunks):

@@ -5,7 +5,7 @@ from capplan.serving.flat_batch cimport FlatBatch
 cdef class FlatSteps(FlatBatch):
     cdef Py_ssize_t knots, last_knot
     cdef long long stages
-    cdef bint two_passes
+    cdef bint separate_prefill_pass
     cdef double stage_tokens, stage_fraction, filled, fill_ratio, chunks_s
     cdef long long data_groups, most_tokens
     cdef long long[::1] own_tokens
@@ -24,7 +24,7 @@ cdef class FlatSteps(FlatBatch):
     @cython.locals(groups=cython.longlong, tokens=cython.longlong, most=cython.longlong, whole_s=cython.double, most_s=cython.double, group=cython.Py_ssize_t, place=cython.Py_ssize_t, seconds=cython.double)
     cdef long long deal(self, long long beside) noexcept
     @cython.locals(stages=cython.longlong, beside=cython.longlong, before=cython.double, tokens=cython.longlong, longest=cython.longlong, decode_s=cython.double, attention_s=cython.double, place=cython.Py_ssize_t, room=cython.double, largest=cython.longlong, filled=cython.double, fullest=cython.longlong, seconds=cython.double, part=cython.double, ratio=cython.double)
-    cdef double turn_s(self, long long decoding, double context) noexcept
+    cdef double pipeline_pass_s(self, long long decoding, double context) noexcept
     @cython.locals(offset=cython.Py_ssize_t, last=cython.Py_ssize_t, base=cython.double, i=cython.Py_ssize_t, done=cython.longlong, total=cython.double, slope=cython.double, rise=cython.double, first=cython.double, count=cython.longlong, seconds=cython.double, half=cython.double)
     cdef double run(self, long long sequences, double context, long long steps, double limit_s) noexcept
     @cython.locals(low=cython.Py_ssize_t, high=cython.Py_ssize_t, middle=cython.Py_ssize_t)

@@ -24,13 +24,17 @@ class FlatSteps(FlatBatch):
         self.own_s, self.chunks_s = array("d", bytes(8 * self.data_groups)), 0.0
         self.knots, self.last_knot = len(self.context_knots), 0
         self.stages, self.stage_tokens = limits.stages, limits.terms.stage_tokens(limits.stages)
-        self.stage_fraction, self.filled, self.two_passes = limits.stage_fraction, 0.0, limits.two_passes
+        self.stage_fraction, self.filled, self.separate_prefill_pass = (
+            limits.stage_fraction,
+            0.0,
+            limits.separate_prefill_pass,
+        )
         self.chunk_rows = array("q", bytes(8 * (self.max_num_seqs + 2)))
         self.chunk_tokens = array("q", bytes(8 * (self.max_num_seqs + 2)))
 
     def step_s(self, decoding: int, context: float) -> float:
         """Return the time of the planned step; see StepClock.mixed_step_s."""
-        if decoding and self.two_passes:
+        if decoding and self.separate_prefill_pass:
             return self.step_s(0, 0.0) + self.decode_s(decoding, context)
         tokens, seconds = decoding * self.query_tokens, 0.0
         if self.data_groups > 1:
@@ -88,8 +92,8 @@ class FlatSteps(FlatBatch):
             self.chunks_s = self.fill_ratio * whole_s
         return tokens
 
-    def turn_s(self, decoding: int, context: float) -> float:
-        """Return the same for a pipeline, and note how many micro-batches hold prompts: see decode_turn_s and turn_ratio.
+    def pipeline_pass_s(self, decoding: int, context: float) -> float:
+        """Return the same for a pipeline, and note how many micro-batches hold prompts: see decode_pipeline_pass_s and pipeline_pass_ratio.
 
         A step with prompts never takes less than one without.
         """
@@ -123,11 +127,13 @@ class FlatSteps(FlatBatch):
         done, total = 0, 0.0
         while True:
             slope = self.decode_slopes[offset + i]
-            rise = slope * self.growth
+            rise = slope * self.tokens_per_step
             first = base + self.decode_values[offset + i] + slope * (context - self.context_knots[i])
             count = steps - done
             if i < last:
-                count = min(count, lrint(floor((self.context_knots[i + 1] - context) / self.growth)) + 1)
+                count = min(
+                    count, lrint(floor((self.context_knots[i + 1] - context) / self.tokens_per_step)) + 1
+                )
             seconds = count * (first + rise * (count - 1) * 0.5)
             if total + seconds >= limit_s:
                 count = steps_to_reach(first, rise, limit_s - total, count)
@@ -139,7 +145,7 @@ class FlatSteps(FlatBatch):
             if done >= steps:
                 self.step += done
                 return total
-            context += count * self.growth
+            context += count * self.tokens_per_step
             while i < last and context >= self.context_knots[i + 1]:
                 i += 1
 

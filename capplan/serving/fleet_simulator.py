@@ -13,7 +13,7 @@ from capplan.serving.dispatcher import Dispatcher, EnginePool, HandOver, Hedges,
 from capplan.serving.flat_queue import FlatQueue
 from capplan.serving.outcome import FULL_RUN, EarlyEnd, Ledger, Outcome, ReplicaUse
 from capplan.serving.pool_simulator import FlatPool, pools_eligible, serve_in_pools, serve_users
-from capplan.serving.requests import Admission, Crowd, Requests, check_admission, offered
+from capplan.serving.requests import Admission, ClosedLoopUsers, Requests, check_admission, offered
 from capplan.serving.simulator import (
     ADMIT_ALL,
     add_totals_of,
@@ -73,7 +73,7 @@ def simulate_fleet(
     failures: Sequence[Failure | tuple[float, int]] = (),
     autoscaling: Autoscaling | None = None,
     hedging: Hedging | None = None,
-    crowd: Crowd | None = None,
+    crowd: ClosedLoopUsers | None = None,
     until_s: float = inf,
     admission: Admission = ADMIT_ALL,
 ) -> FleetRun:
@@ -133,7 +133,7 @@ def simulate_disaggregated(
     link: KvLink,
     *,
     concurrency: int | None = None,
-    crowd: Crowd | None = None,
+    crowd: ClosedLoopUsers | None = None,
     until_s: float = inf,
     admission: Admission = ADMIT_ALL,
     gauged: bool = True,
@@ -219,7 +219,11 @@ def _checked_phases(prefill: EnginePlan, decode: EnginePlan) -> tuple[EnginePlan
 
 
 def _needs_no_dispatcher(
-    requests: Requests, plans: Sequence[EnginePlan], crowd: Crowd | None, until_s: float, admission: Admission
+    requests: Requests,
+    plans: Sequence[EnginePlan],
+    crowd: ClosedLoopUsers | None,
+    until_s: float,
+    admission: Admission,
 ) -> bool:
     """Return whether the compiled core takes a run of pools to which nothing happens."""
     pools = [(plan.engine, plan.routing) for plan in plans]
@@ -227,7 +231,7 @@ def _needs_no_dispatcher(
 
 
 def _dispatcher(
-    requests: Requests, engine: EngineSetup, crowd: Crowd | None, admission: Admission
+    requests: Requests, engine: EngineSetup, crowd: ClosedLoopUsers | None, admission: Admission
 ) -> Dispatcher:
     """Return a fleet without engines, whose requests arrive at engines of this kind."""
     arrives = replace(engine, scheduling=replace(engine.scheduling, takes_over=False))
@@ -251,10 +255,10 @@ def _add_pool(
 def _offered(
     requests: Requests | None,
     concurrency: int | None,
-    crowd: Crowd | None,
+    crowd: ClosedLoopUsers | None,
     until_s: float,
     admission: Admission,
-) -> tuple[Requests, Crowd | None]:
+) -> tuple[Requests, ClosedLoopUsers | None]:
     requests, crowd = offered(requests, concurrency, crowd)
     if not until_s > 0.0:
         raise InputError(f"until_s is {until_s}; it must be positive")
@@ -265,7 +269,7 @@ def _offered(
 def _alone(
     requests: Requests,
     engine: EngineSetup,
-    crowd: Crowd | None,
+    crowd: ClosedLoopUsers | None,
     until_s: float,
     admission: Admission,
 ) -> FleetRun:
@@ -322,7 +326,7 @@ def _run_on_cores(
     requests: Requests,
     plans: Sequence[EnginePlan],
     link: KvLink,
-    crowd: Crowd | None,
+    crowd: ClosedLoopUsers | None,
     until_s: float,
     *,
     gauged: bool = True,

@@ -171,9 +171,9 @@ class EarlyEnd:
 
     limits: tuple[LatencyLimit, ...]
     from_row: int
-    """Requests that arrive before this one do not count, nor do ..."""
+    """First request that counts."""
     until_s: float = inf
-    """... those that arrive after this time, or once users have taken all of their requests."""
+    """Last arrival that counts [s]; none counts once users have taken all of their requests."""
 
     def missed_by(self, arrival_s: Array, ttft_s: Array) -> LatencyLimit | None:
         """Return the first limit that the first tokens of a run without users have missed; None if there is none."""

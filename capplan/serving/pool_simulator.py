@@ -20,7 +20,7 @@ from capplan.serving.outcome import (
     Ledger,
     ReplicaUse,
 )
-from capplan.serving.requests import Admission, Crowd, Requests, check_requests
+from capplan.serving.requests import Admission, ClosedLoopUsers, Requests, check_requests
 from capplan.serving.simulator import (
     add_totals_of,
     asked_and_ended,
@@ -100,7 +100,7 @@ def pools_eligible(
     requests: Requests,
     pools: Sequence[tuple[EngineSetup, Routing]],
     admission: Admission,
-    crowd: Crowd | None = None,
+    crowd: ClosedLoopUsers | None = None,
 ) -> bool:
     """Return whether pools need no dispatcher."""
     parts = [requests, asked_of(crowd)]
@@ -132,7 +132,7 @@ def serve_in_pools(
     unknown, (delay_s, token_delay_s) = np.full(len(requests), nan), handling_s
     arrives_s = np.maximum.accumulate(requests.times_s + delay_s + token_delay_s * requests.input_tokens)
     first.serve(
-        np.flatnonzero(_held(requests, last.terms, whole=first is last and not last.terms.takes_over)),
+        np.flatnonzero(_fits(requests, last.terms, whole=first is last and not last.terms.takes_over)),
         arrives_s,
         unknown,
     )
@@ -160,7 +160,7 @@ def serve_in_pools(
 
 def serve_users(
     requests: Requests,
-    crowd: Crowd,
+    crowd: ClosedLoopUsers,
     pools: Sequence[FlatPool],
     link: KvLink,
     handling_s: tuple[float, float],
@@ -207,11 +207,11 @@ def add_pools(pools: Sequence[FlatPool], into: Ledger, rows: int) -> None:
         )
 
 
-def _held(requests: Requests, terms: EngineTerms, *, whole: bool) -> NDArray[np.bool_]:
+def _fits(requests: Requests, terms: EngineTerms, *, whole: bool) -> NDArray[np.bool_]:
     """Return which requests an engine can hold: `whole` ones from the first token to the last, else those that decode; see EngineTerms.too_long."""
     cached = np.minimum(requests.column("cached_tokens"), requests.input_tokens - 1)
     shared = cached // terms.block_tokens * terms.block_tokens
-    overshoot = 0 if terms.growth == 1.0 else ceil(terms.growth)
+    overshoot = 0 if terms.tokens_per_step == 1.0 else ceil(terms.tokens_per_step)
     drawn = 0 if whole else int(terms.draws_first)
     tokens = requests.input_tokens - shared + requests.output_tokens - 1 + drawn + overshoot
     fits: NDArray[np.bool_] = -(-tokens // terms.block_tokens) <= terms.kv_blocks

@@ -152,7 +152,7 @@ class Visits:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class ClosedLoopUsers:
     """Users in a closed loop: each thinks, sends a request, waits for the whole response, and thinks again."""
 
     requests: Requests
@@ -182,13 +182,13 @@ class Crowd:
         return joined_requests([turns, self.requests]) if self.users else turns
 
     @property
-    def parts(self) -> list["Crowd"]:
+    def parts(self) -> list["ClosedLoopUsers"]:
         """Return a crowd for each group, without the common limit on requests.
 
         Examples
         --------
         >>> two = np.array([2, 2, 7])
-        >>> crowd = Crowd(Requests(two, two), 5, groups=(UserGroup(4, 2), UserGroup(1, 1)))
+        >>> crowd = ClosedLoopUsers(Requests(two, two), 5, groups=(UserGroup(4, 2), UserGroup(1, 1)))
         >>> [part.requests.input_tokens.tolist() for part in crowd.parts]
         [[2, 2], [7]]
         """
@@ -196,7 +196,7 @@ class Crowd:
             return [replace(self, groups=(), most_requests=None, visits=None)] if self.users else []
         ends = np.cumsum([group.requests for group in self.groups]).tolist()
         return [
-            Crowd(
+            ClosedLoopUsers(
                 self.requests.between(end - group.requests, end),
                 group.users,
                 None if self.think_s is None else self.think_s[end - group.requests : end],
@@ -210,7 +210,7 @@ class Crowd:
         Examples
         --------
         >>> four = np.ones(10, dtype=np.int64)
-        >>> Crowd(Requests(four, four), 4, groups=(UserGroup(3, 5), UserGroup(1, 5))).first_turns().tolist()
+        >>> ClosedLoopUsers(Requests(four, four), 4, groups=(UserGroup(3, 5), UserGroup(1, 5))).first_turns().tolist()
         [0, 0, 1, 0]
         """
         most = self.users if self.most_requests is None else min(self.users, self.most_requests)
@@ -220,9 +220,9 @@ class Crowd:
         return owners[np.argsort(np.concatenate(turns), kind="stable")][:most]
 
 
-def joined_crowd(
-    parts: Sequence[Crowd], most_requests: int | None = None, user_rates: Sequence[float] = ()
-) -> Crowd | None:
+def joined_users(
+    parts: Sequence[ClosedLoopUsers], most_requests: int | None = None, user_rates: Sequence[float] = ()
+) -> ClosedLoopUsers | None:
     """Return one crowd whose groups are these crowds; None without users.
 
     Parameters
@@ -242,7 +242,7 @@ def joined_crowd(
         for part, table, rate in zip(parts, tables, rates, strict=True)
     )
     thinks = [part.think_s for part in parts if part.think_s is not None]
-    return Crowd(
+    return ClosedLoopUsers(
         joined_requests(tables),
         sum(part.users for part in parts),
         np.concatenate(thinks) if thinks else None,
@@ -305,11 +305,11 @@ class InFlight:
         "first_token_s",
         "index",
         "key",
+        "kv_transferred_in",
         "last_token_s",
         "output_ids",
         "output_tokens",
         "prompt_tokens",
-        "received",
         "remaining_tokens",
         "scheduled_s",
     )
@@ -329,7 +329,7 @@ class InFlight:
         self.class_index = 0
         self.block_ids: list[int] = []
         self.output_ids: list[int] = []
-        self.received = False
+        self.kv_transferred_in = False
         self.scheduled_s = nan
         self.first_token_s = nan
         self.last_token_s = nan
@@ -382,8 +382,8 @@ def check_requests(requests: Requests, *, timed: bool) -> None:
 
 
 def offered(
-    requests: Requests | None, concurrency: int | None, crowd: Crowd | None
-) -> tuple[Requests, Crowd | None]:
+    requests: Requests | None, concurrency: int | None, crowd: ClosedLoopUsers | None
+) -> tuple[Requests, ClosedLoopUsers | None]:
     """Return the open-loop arrivals and the closed-loop users; a concurrency is that many users without think time.
 
     Raises
@@ -398,13 +398,13 @@ def offered(
             raise InputError(
                 "concurrency and crowd exclude each other\n  under a concurrency all requests are sent by its users"
             )
-        return NO_REQUESTS, Crowd(NO_REQUESTS if requests is None else requests, concurrency)
+        return NO_REQUESTS, ClosedLoopUsers(NO_REQUESTS if requests is None else requests, concurrency)
     if crowd is not None:
         _check_crowd(crowd)
     return NO_REQUESTS if requests is None else requests, crowd
 
 
-def _check_crowd(crowd: Crowd) -> None:
+def _check_crowd(crowd: ClosedLoopUsers) -> None:
     """Refuse an invalid number of users or invalid think times.
 
     Raises
@@ -430,7 +430,7 @@ def _check_crowd(crowd: Crowd) -> None:
         )
 
 
-def _check_groups(crowd: Crowd) -> None:
+def _check_groups(crowd: ClosedLoopUsers) -> None:
     """Refuse groups that do not make up the crowd.
 
     Raises
@@ -467,7 +467,7 @@ def _check_visits(visits: Visits) -> None:
         raise InputError("visits: wait_s must be finite, at least 0 s, and there for each turn")
 
 
-def check_admission(admission: Admission, crowd: Crowd | None) -> None:
+def check_admission(admission: Admission, crowd: ClosedLoopUsers | None) -> None:
     """Refuse invalid admission rules.
 
     Raises

@@ -30,7 +30,7 @@ from capplan.serving.requests import (
     NO_IDS,
     NO_REQUESTS,
     Admission,
-    Crowd,
+    ClosedLoopUsers,
     Requests,
     check_admission,
     check_requests,
@@ -77,7 +77,7 @@ def simulate(
     engine: EngineSetup,
     *,
     concurrency: int | None = None,
-    crowd: Crowd | None = None,
+    crowd: ClosedLoopUsers | None = None,
     until_s: float = inf,
     admission: Admission = ADMIT_ALL,
     gauged: bool = True,
@@ -153,7 +153,7 @@ def run_of(
     requests: Requests,
     engine: EngineSetup,
     *,
-    crowd: Crowd | None = None,
+    crowd: ClosedLoopUsers | None = None,
     until_s: float = inf,
     admission: Admission = ADMIT_ALL,
     gauged: bool = True,
@@ -190,12 +190,12 @@ def kind_of(engine: EngineSetup) -> type[FlatEngine]:
     return FlatEngine
 
 
-def asked_of(crowd: Crowd | None) -> Requests:
+def asked_of(crowd: ClosedLoopUsers | None) -> Requests:
     """Return the requests that follow from responses."""
     return NO_REQUESTS if crowd is None else crowd.asked
 
 
-def every_request(requests: Requests, crowd: Crowd | None) -> Requests:
+def every_request(requests: Requests, crowd: ClosedLoopUsers | None) -> Requests:
     """Return the requests that arrive at their times, then those of users, whose times are not known."""
     if crowd is None:
         return requests
@@ -207,7 +207,7 @@ def every_request(requests: Requests, crowd: Crowd | None) -> Requests:
     return Requests(prompt, output, None, cached, class_index)
 
 
-def flat_requests(requests: Requests, crowd: Crowd | None, *, named: bool = False) -> FlatRequests:
+def flat_requests(requests: Requests, crowd: ClosedLoopUsers | None, *, named: bool = False) -> FlatRequests:
     """Return requests that arrive at their times, and those of users, as the core reads them."""
     asked = asked_of(crowd)
     check_requests(requests, timed=True)
@@ -234,7 +234,7 @@ def no_requests_yet(room: int) -> FlatRequests:
     return FlatRequests(columns, 0, *NO_TURNS, [], [])
 
 
-def _waits_s(crowd: Crowd | None) -> list[Array]:
+def _waits_s(crowd: ClosedLoopUsers | None) -> list[Array]:
     """Return how long visitors and users wait before each of their requests [s]."""
     if crowd is None:
         return []
@@ -242,7 +242,7 @@ def _waits_s(crowd: Crowd | None) -> list[Array]:
     return [think_s] if crowd.visits is None else [crowd.visits.wait_s, think_s]
 
 
-def _turns(crowd: Crowd | None) -> tuple[array[int], array[int], int, int]:
+def _turns(crowd: ClosedLoopUsers | None) -> tuple[array[int], array[int], int, int]:
     """Return the group of each user at time zero, the number of requests of each group, the most that are sent, and the groups of one visitor, which come first."""
     if crowd is None:
         return NO_TURNS
@@ -278,7 +278,7 @@ def limits_and_tables(
         clock.stages,
         clock.stage_fraction,
         clock.groups,
-        clock.table.two_passes,
+        clock.table.separate_prefill_pass,
         1 + max((int(np.max(index, initial=0)) for index in indices), default=0),
         NO_LIMIT if admission.queue_limit is None else admission.queue_limit,
         array("d", admission.deadline_s),

@@ -56,7 +56,7 @@ class StepTable:
     """Time of the slowest stage over the time of all stages, in a step with prompts."""
     launch_s: Array | None = None
     """L: least time of a mixed step, which waits until all of its kernels are launched, by its tokens, shape (t,); None: 0."""
-    two_passes: bool = False
+    separate_prefill_pass: bool = False
     """A mixed step computes its prompts and then its decoding sequences, each by themselves (llama.cpp's server)."""
     shared_s: Array | None = None
     """Part of M that all groups of data-parallel attention compute together, the routed experts, shape (t,); None: nothing."""
@@ -339,7 +339,7 @@ def mixed_step_s(
     ----------
     Agrawal et al. 2024, "Vidur", section 4 (step time as attention and token-level operators), arXiv:2405.05465.
     """
-    if table.two_passes and np.any(np.asarray(sequences) > 0.0):
+    if table.separate_prefill_pass and np.any(np.asarray(sequences) > 0.0):
         prompts_s = mixed_step_s(table, 0.0, 0.0, chunks, new_tokens, past_tokens)
         return np.asarray(prompts_s + decode_step_s(table, sequences, context_tokens))
     decoding = np.asarray(sequences) > 0.0
@@ -453,7 +453,7 @@ def prompt_micro_batch(
     return largest
 
 
-def turn_ratio(micro_batches: Number, before: Number, stage_fraction: Number) -> Number:
+def pipeline_pass_ratio(micro_batches: Number, before: Number, stage_fraction: Number) -> Number:
     """Return the time of a turn with prompts over the time that one micro-batch takes for all stages.
 
         r = 1 + (m - 1) f - min((max(m_0, 1) - 1) f, 1 - f)
@@ -479,12 +479,12 @@ def turn_ratio(micro_batches: Number, before: Number, stage_fraction: Number) ->
     --------
     Four chunks on two stages, in two turns, take (4 + 2 - 1) / 2:
 
-    >>> float(turn_ratio(2.0, 0.0, 0.5) + turn_ratio(2.0, 2.0, 0.5))
+    >>> float(pipeline_pass_ratio(2.0, 0.0, 0.5) + pipeline_pass_ratio(2.0, 2.0, 0.5))
     2.5
 
     A lone chunk takes the time of all stages:
 
-    >>> float(turn_ratio(1.0, 0.0, 0.5))
+    >>> float(pipeline_pass_ratio(1.0, 0.0, 0.5))
     1.0
 
     References
@@ -496,7 +496,7 @@ def turn_ratio(micro_batches: Number, before: Number, stage_fraction: Number) ->
     return ratio
 
 
-def decode_turn_s(
+def decode_pipeline_pass_s(
     layers_s: Number, head_s: Number, largest_fraction: Number, last_fraction: Number, micro_batches: Number
 ) -> Number:
     """Return the time between two tokens of a sequence while several micro-batches circulate in the pipeline.
@@ -527,7 +527,7 @@ def decode_turn_s(
     --------
     Two stages of 4 and 4 + 1 ms, with one micro-batch and with two:
 
-    >>> [float(decode_turn_s(8.0, 1.0, 0.5, 0.5, in_flight)) for in_flight in (1.0, 2.0)]
+    >>> [float(decode_pipeline_pass_s(8.0, 1.0, 0.5, 0.5, in_flight)) for in_flight in (1.0, 2.0)]
     [9.0, 10.0]
 
     References
@@ -643,7 +643,7 @@ class StepClock:
 
         Groups of data-parallel attention are dealt the chunks in turn.
         """
-        if sequences and self.table.two_passes:
+        if sequences and self.table.separate_prefill_pass:
             return self.mixed_step_s(0, 0.0, chunks) + self.row(sequences).step_s(context)
         tokens, groups = sequences * query_tokens, self.groups
         dealt = [chunks[group::groups] for group in range(min(groups, len(chunks)))]

@@ -51,7 +51,7 @@ class EngineTerms(Scheduling):
     mixed: bool
     """Prompts and decoding sequences share a step."""
     kv_blocks: int
-    growth: float
+    tokens_per_step: float
     """Tokens that a sequence gains per decode step: 1, or the mean yield of speculation."""
     query_tokens: int
     """Tokens of a step's budget that a decoding sequence takes: 1, or the verified drafts plus one."""
@@ -94,12 +94,14 @@ class EngineTerms(Scheduling):
     def too_long(self, flight: InFlight) -> bool:
         """Return whether a request cannot run even by itself."""
         flight.cached_tokens = min(flight.cached_tokens, flight.prompt_tokens - 1)
-        overshoot = 0 if self.growth == 1.0 else ceil(self.growth)
+        overshoot = 0 if self.tokens_per_step == 1.0 else ceil(self.tokens_per_step)
         shared = 0 if flight.block_ids else self.shared_tokens(flight)
-        tokens = flight.prompt_tokens - shared + flight.remaining_tokens - 1 + overshoot + flight.received
+        tokens = (
+            flight.prompt_tokens - shared + flight.remaining_tokens - 1 + overshoot + flight.kv_transferred_in
+        )
         if -(-tokens // self.block_tokens) > self.sequence_blocks:
             return True
-        if flight.received or not isnan(flight.first_token_s):
+        if flight.kv_transferred_in or not isnan(flight.first_token_s):
             return False
         return not self.chunked and flight.prompt_tokens - flight.cached_tokens > self.max_num_batched_tokens
 
@@ -152,7 +154,7 @@ def engine_terms(engine: EngineSetup) -> EngineTerms:
         **{field.name: getattr(scheduling, field.name) for field in fields(scheduling)},
         mixed=scheduling.policy in MIXED,
         kv_blocks=engine.kv_blocks,
-        growth=tokens_per_step,
+        tokens_per_step=tokens_per_step,
         query_tokens=query_tokens,
         caching=engine.caching,
     )

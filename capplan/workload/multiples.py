@@ -7,7 +7,7 @@ import numpy as np
 
 from capplan.numbers import Array, Number
 from capplan.workload.length import Lengths, empirical, fixed
-from capplan.workload.request_class import RequestClass, busier
+from capplan.workload.request_class import RequestClass, with_scaled_rate
 
 SLICES = 4096
 """Values of equal weight that stand for a combined length."""
@@ -192,7 +192,9 @@ def prompt_tokens(lengths: Lengths) -> Array:
     return lengths.quantile((np.arange(VALUES) + 0.5) / VALUES)
 
 
-def below_and_above(item: RequestClass, tokens: float) -> tuple[RequestClass | None, RequestClass | None]:
+def split_by_prompt_length(
+    item: RequestClass, tokens: float
+) -> tuple[RequestClass | None, RequestClass | None]:
     """Return a class cut in two: prompts of at most so many tokens, and longer ones; None for a part without requests."""
     values = prompt_tokens(item.input_tokens)
     parts: list[RequestClass | None] = []
@@ -204,7 +206,7 @@ def below_and_above(item: RequestClass, tokens: float) -> tuple[RequestClass | N
         else:
             share = len(mine) / len(values)
             cut = replace(item, name=f"{item.name}, {name} {tokens:g}", input_tokens=empirical(mine))
-            parts.append(busier(cut, share))
+            parts.append(with_scaled_rate(cut, share))
     return parts[0], parts[1]
 
 
@@ -251,7 +253,9 @@ def share_of(item: RequestClass, share: float) -> RequestClass:
     """Return a share of a class, which a router deals out by weight: each request by chance, or whole users, who stay in their part."""
     if item.users is not None:
         return replace(item, users=users_of_share(item.users, share))
-    return replace(busier(item, share), arrival_cv=float(thinned_arrival_cv(item.arrival_cv, share)))
+    return replace(
+        with_scaled_rate(item, share), arrival_cv=float(thinned_arrival_cv(item.arrival_cv, share))
+    )
 
 
 def part_of_classes(
@@ -263,9 +267,13 @@ def part_of_classes(
     """Return the parts of classes whose prompts have some lengths, or a share of each; classes without such a prompt are left out."""
     kept = tuple(classes if share is None else (share_of(item, share) for item in classes))
     if up_to_tokens is not None:
-        kept = tuple(part for item in kept if (part := below_and_above(item, up_to_tokens)[0]) is not None)
+        kept = tuple(
+            part for item in kept if (part := split_by_prompt_length(item, up_to_tokens)[0]) is not None
+        )
     if above_tokens is not None:
-        kept = tuple(part for item in kept if (part := below_and_above(item, above_tokens)[1]) is not None)
+        kept = tuple(
+            part for item in kept if (part := split_by_prompt_length(item, above_tokens)[1]) is not None
+        )
     return kept
 
 

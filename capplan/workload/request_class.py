@@ -218,7 +218,7 @@ class RequestClass:
         return float(np.mean(self.input_tokens.whole_tokens(SLICES) <= self.shared_prefix_tokens))
 
 
-def busier(item: RequestClass, ratio: float) -> RequestClass:
+def with_scaled_rate(item: RequestClass, ratio: float) -> RequestClass:
     """Return a class whose traffic is multiplied by a factor."""
     rate, users, job = item.request_rate_per_s, item.users, item.job_requests
     return replace(

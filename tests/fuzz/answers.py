@@ -29,7 +29,7 @@ from capplan.questions.simulation import asked_stream, chosen_of, operation_of_p
 from capplan.replica.replica import replica_of
 from capplan.scenario.command_flags import EngineFlags, OperationFlags, RequestFlags, SpeculationFlags
 from capplan.scenario.engine_use import engine_use_of
-from capplan.serving.requests import Crowd
+from capplan.serving.requests import ClosedLoopUsers
 from capplan.workload.request_class import Target
 from tests.asked import asked_in
 from tests.fuzz.turns import Broken, laws_until_time_is_over
@@ -191,7 +191,7 @@ def _as_slow(asked: AskedFleet, plan: Plan, slowness: float) -> Plan:
     return replace(plan, class_e2e_mean_s=waits)
 
 
-def sooner(crowd: Crowd, factor: float) -> Crowd:
+def sooner(crowd: ClosedLoopUsers, factor: float) -> ClosedLoopUsers:
     """Return users who think for a part of their time."""
     visits = crowd.visits and replace(crowd.visits, wait_s=crowd.visits.wait_s / factor)
     return replace(crowd, think_s=None if crowd.think_s is None else crowd.think_s / factor, visits=visits)

@@ -13,7 +13,7 @@ from capplan.engine.profile import Scheduling
 from capplan.fleet.load.demand import demand_of_classes
 from capplan.fleet.load.offered import SamplePath, split_crowd
 from capplan.serving.fleet_simulator import simulate_fleet
-from capplan.serving.requests import BEGIN_S, Crowd, Requests, joined_crowd
+from capplan.serving.requests import BEGIN_S, ClosedLoopUsers, Requests, joined_users
 from capplan.serving.simulator import simulate
 from capplan.workload.length import fixed
 from capplan.workload.request_class import RequestClass
@@ -40,15 +40,15 @@ def mean_values(users: tuple[int, ...], think_s: tuple[float, ...], service_s: f
     return rates
 
 
-def crowd_of(rng: np.random.Generator, users, think_s, tokens, most: int) -> Crowd:
+def crowd_of(rng: np.random.Generator, users, think_s, tokens, most: int) -> ClosedLoopUsers:
     """Return users of several classes; `tokens` draws the outputs of a class."""
     parts = []
     for index, (number, think) in enumerate(zip(users, think_s, strict=True)):
         asked = Requests(
             np.ones(most, dtype=np.int64), tokens(index), class_index=np.full(most, index, dtype=np.int64)
         )
-        parts.append(Crowd(asked, number, rng.exponential(think, most)))
-    return joined_crowd(parts, most)
+        parts.append(ClosedLoopUsers(asked, number, rng.exponential(think, most)))
+    return joined_users(parts, most)
 
 
 def rates_of(outcome, classes: int, seconds: float) -> list[float]:
@@ -137,12 +137,12 @@ def test_arrivals_and_users_of_several_classes_are_served_as_by_hand(seed: int) 
     tokens = [rng.integers(1, 100, size) for size in rows]
     thinks = [rng.exponential(float(rng.choice([0.01, 0.5, 20.0])), size) for size in rows]
     parts = [
-        Crowd(
+        ClosedLoopUsers(
             Requests(np.ones(size, dtype=np.int64), length, class_index=np.full(size, index)), number, think
         )
         for index, (size, length, number, think) in enumerate(zip(rows, tokens, users, thinks, strict=True))
     ]
-    crowd, ones = joined_crowd(parts, most), np.ones(clocked, dtype=np.int64)
+    crowd, ones = joined_users(parts, most), np.ones(clocked, dtype=np.int64)
     arrive = Requests(
         ones, rng.integers(1, 100, clocked), np.sort(10.0 * rng.random(clocked)), class_index=groups * ones
     )

@@ -338,7 +338,7 @@ def test_waiting_tokens_are_a_ring_of_eight_rows() -> None:
         if isinstance(mixer, CompressedAttention) and mixer.owns_entries
     }
     [ring] = states[2]
-    assert (ring.elements, ring.held_elements, ring.state_format) == (2048, 8192, "fp32")
+    assert (ring.elements, ring.allocated_elements, ring.state_format) == (2048, 8192, "fp32")
     assert states[1] == ()
 
 

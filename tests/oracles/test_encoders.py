@@ -160,4 +160,4 @@ def test_layers_of_albert_compute_though_they_share_their_weights() -> None:
     one, two = read_network(ALBERT, "albert"), read_network(ALBERT | {"num_hidden_groups": 2}, "albert")
     assert len(one.layers) == len(two.layers) == 12
     assert parameters(two) - parameters(one) == 7_087_872
-    assert sum(matrix.held for layer in one.layers for matrix in layer.projections) == 5
+    assert sum(matrix.owns_weights for layer in one.layers for matrix in layer.projections) == 5

@@ -65,7 +65,7 @@ def test_a_recurrent_step_moves_the_tensors_of_its_kernel_once():
 def test_shared_blocks_of_zamba_are_multiplied_in_every_hybrid_layer_and_held_once():
     network = network_of("Zamba2, one shared block")
     hybrids = [layer for layer in network.layers if any(isinstance(m, Attention) for m in layer.mixers)]
-    held = [any(p.name == "qkv" and p.held for p in layer.projections) for layer in hybrids]
+    held = [any(p.name == "qkv" and p.owns_weights for p in layer.projections) for layer in hybrids]
     assert held == [True] + [False] * 8
     assert active_parameters(network) > parameters(network)
 

@@ -21,7 +21,7 @@ from capplan.replica.replica import replica_of
 from capplan.replica.speculation import DraftPlan
 from capplan.scenario.flags import ServingFlags
 from capplan.scenario.replica import asked_replica
-from capplan.serving.requests import Crowd, Requests
+from capplan.serving.requests import ClosedLoopUsers, Requests
 from capplan.workload.request_class import Slo
 
 TRACES = Path(__file__).resolve().parents[2].parent / "shared" / "traces"
@@ -116,7 +116,7 @@ def closed_loop(sequences, version, cached, clients, use=ENGINE_DEFAULTS):
     held = np.full(count, cached) if cached else None
     asked, begun = Requests(prompts, answers, cached_tokens=held), np.arange(count)
     begin_s = np.where(begun < clients, begun / OFFERED_PER_S, 0.0)
-    stream = Stream(None, ("chat",), crowd=Crowd(asked, clients, begin_s))
+    stream = Stream(None, ("chat",), crowd=ClosedLoopUsers(asked, clients, begin_s))
     return simulated_fleet(replica_of(spec), stream, slo=Slo(), use=use)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capplan.fleet.mix import Costs, cheapest_division, partitions
 from capplan.workload.length import fixed, lognormal
-from capplan.workload.multiples import below_and_above, prompt_tokens, thresholds
+from capplan.workload.multiples import prompt_tokens, split_by_prompt_length, thresholds
 from capplan.workload.request_class import RequestClass
 from tests.files import file_with
 from tests.plan_files import choice, fleet_plan
@@ -83,11 +83,11 @@ LENGTHS = st.one_of(
 @given(LENGTHS, st.floats(5.0, 20_000.0), st.floats(0.1, 100.0))
 def test_a_class_cut_in_two_is_the_class(lengths, tokens, rate):
     item = RequestClass("chat", lengths, fixed(10.0), rate)
-    parts = [part for part in below_and_above(item, tokens) if part is not None]
+    parts = [part for part in split_by_prompt_length(item, tokens) if part is not None]
     assert sum(part.request_rate_at() for part in parts) == pytest.approx(rate)
     mean = sum(part.request_rate_at() * prompt_tokens(part.input_tokens).mean() for part in parts) / rate
     assert mean == pytest.approx(prompt_tokens(lengths).mean(), rel=0.01)
-    below, above = below_and_above(item, tokens)
+    below, above = split_by_prompt_length(item, tokens)
     if below is not None and above is not None:
         assert prompt_tokens(below.input_tokens).max() <= tokens < prompt_tokens(above.input_tokens).min()
 

@@ -13,7 +13,12 @@ from calibrate.live.python_core import python_engine
 from capplan.engine.profile import Scheduling
 from capplan.serving.requests import Requests
 from capplan.serving.simulator import simulate
-from capplan.serving.step_table import StepTable, decode_turn_s, prompt_micro_batch, turn_ratio
+from capplan.serving.step_table import (
+    StepTable,
+    decode_pipeline_pass_s,
+    pipeline_pass_ratio,
+    prompt_micro_batch,
+)
 from capplan.serving.terms import EngineSetup
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -66,7 +71,7 @@ def test_decoding_goes_round_at_the_pace_of_the_longest_cycle(layers, in_flight,
     in_flight = min(in_flight, len(layers))
     largest, last = max(layers) / sum(layers), layers[-1] / sum(layers)
     expected = token_gap_s([*layers[:-1], layers[-1] + head], in_flight)
-    found = decode_turn_s(sum(layers), head, largest, last, in_flight)
+    found = decode_pipeline_pass_s(sum(layers), head, largest, last, in_flight)
     assert found == pytest.approx(expected, rel=1e-9)
 
 
@@ -77,7 +82,7 @@ def test_prompts_in_a_full_pipeline_delay_everybody_as_told(stages, longer, prom
     prompts = min(prompts, stages)
     plain, own = 1.0 / stages, longer / stages
     expected = delayed_round_s(plain, own, prompts, stages)
-    found = longer * float(turn_ratio(prompts, 0.0, 1.0 / stages))
+    found = longer * float(pipeline_pass_ratio(prompts, 0.0, 1.0 / stages))
     assert expected * (1.0 - 1e-9) <= found <= expected + (prompts - 1) / stages + 1e-9
 
 
@@ -88,7 +93,7 @@ def turn_of(table, sequences, prompts, room, before):
     core.stage_tokens, core.filled = room, before
     for row, tokens in enumerate(prompts):
         core.add_chunk(row, tokens)
-    return core.turn_s(sequences, 0.0), core.filled
+    return core.pipeline_pass_s(sequences, 0.0), core.filled
 
 
 @given(degrees, seeds)
@@ -108,4 +113,6 @@ def test_a_turn_with_prompts_is_its_largest_micro_batch_times_the_ratio_of_the_p
     largest = ceil(float(prompt_micro_batch(total, max(prompts), room - beside, stages)))
     assert filled == total / largest
     micro_batch_s = (beside + largest) * TOKEN_S + largest * 3e-6
-    assert seconds == pytest.approx(micro_batch_s * float(turn_ratio(filled, before, 1.0 / stages)), rel=1e-5)
+    assert seconds == pytest.approx(
+        micro_batch_s * float(pipeline_pass_ratio(filled, before, 1.0 / stages)), rel=1e-5
+    )

@@ -40,12 +40,12 @@ def test_states_of_a_sequence() -> None:
     read = network_of(NAME)
     [attending] = {mixer for layer in read.layers for mixer in layer.mixers if isinstance(mixer, Attention)}
     [ring] = attending.description.state_parts
-    assert (ring.held_elements, ring.state_format, ring.pieces) == (4 * (128 + 12), "bf16", 1)
+    assert (ring.allocated_elements, ring.state_format, ring.pieces) == (4 * (128 + 12), "bf16", 1)
     [convolution] = [
         mixer for layer in read.layers for mixer in layer.mixers if isinstance(mixer, ShortConvolution)
     ]
     [columns] = convolution.description.state_parts
-    assert (columns.held_elements, columns.pieces) == (4 * 2560 * 9, 1)
+    assert (columns.allocated_elements, columns.pieces) == (4 * 2560 * 9, 1)
 
 
 def test_eight_bit_table() -> None:

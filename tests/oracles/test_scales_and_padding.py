@@ -201,6 +201,6 @@ def test_an_engine_holds_what_is_needed_less_a_column_or_says_in_which_dtype(mod
     kinds = cache_kinds(network, 1.0, 2.0, 2.0, rules.recurrent_format)
     held = sum(kind.layers * float(kind.state_bytes) for kind in kinds)
     parts = [p for layer in network.layers for m in layer.mixers for p in m.description.state_parts]
-    columns = sum((p.elements - p.held_elements) * 2 for p in parts)
+    columns = sum((p.elements - p.allocated_elements) * 2 for p in parts)
     short = held < float(state_bytes_per_sequence(network)) - columns
     assert short == bool(narrow_states(network, rules, engine))

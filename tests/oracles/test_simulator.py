@@ -9,7 +9,7 @@ from calibrate.live.simulated_steps import agreement, recorded_load
 from calibrate.live.step_logs import read_packed
 from capplan.engine.profile import Scheduling
 from capplan.serving.outcome import SHED
-from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, Crowd, Requests
+from capplan.serving.requests import BEGIN_S, NO_REQUESTS, Admission, ClosedLoopUsers, Requests
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
@@ -163,7 +163,7 @@ def one_seat(fixed_s: float, each_s: float = 0.0) -> EngineSetup:
 def test_a_user_begins_to_think_when_the_answer_is_complete() -> None:
     """Two users, services of 1 s: asked at 1, 2, 2 + 3 and 3 + 1 after each has begun; at 4 the clocked request is ahead of the user's."""
     asked = Requests(np.ones(4, dtype=np.int64), np.ones(4, dtype=np.int64))
-    crowd = Crowd(asked, 2, np.array([1.0, 2.0, 3.0, 1.0]))
+    crowd = ClosedLoopUsers(asked, 2, np.array([1.0, 2.0, 3.0, 1.0]))
     outcome = simulate(None, one_seat(1.0), crowd=crowd)
     assert outcome.arrival_s == pytest.approx([1.0, 2.0 + BEGIN_S, 4.0, 5.0 + BEGIN_S], abs=BEGIN_S)
     assert outcome.e2e_s == pytest.approx([1.0, 1.0, 1.0, 1.0], abs=BEGIN_S)
@@ -177,7 +177,7 @@ def test_a_user_begins_to_think_when_the_answer_is_complete() -> None:
 def test_a_user_who_is_turned_away_thinks_and_asks_again() -> None:
     """One seat, one may wait, services of 1 s: the third user is shed at 0.5 s and comes back after 2 s of thought."""
     asked = Requests(np.ones(5, dtype=np.int64), np.ones(5, dtype=np.int64))
-    crowd = Crowd(asked, 3, np.array([0.0, 0.25, 0.5, 2.0, 9.0]))
+    crowd = ClosedLoopUsers(asked, 3, np.array([0.0, 0.25, 0.5, 2.0, 9.0]))
     outcome = simulate(None, one_seat(1.0), crowd=crowd, admission=Admission(queue_limit=1))
     assert outcome.status.tolist() == [0, 0, SHED, 0, 0]
     begun_s = BEGIN_S * np.array([0, 1, 2, 2, 0])
@@ -187,7 +187,7 @@ def test_a_user_who_is_turned_away_thinks_and_asks_again() -> None:
 def test_everybody_may_be_a_user_and_nobody_need_be() -> None:
     engine = one_seat(1.0)
     asked = Requests(np.ones(3, dtype=np.int64), np.ones(3, dtype=np.int64))
-    together = simulate(None, engine, crowd=Crowd(asked, 9))
+    together = simulate(None, engine, crowd=ClosedLoopUsers(asked, 9))
     assert together.arrival_s + together.e2e_s == pytest.approx([1.0, 2.0, 3.0])
-    assert simulate(NO_REQUESTS, engine, crowd=Crowd(NO_REQUESTS, 9)).e2e_s.size == 0
-    assert simulate(asked, engine, crowd=Crowd(NO_REQUESTS, 9)).e2e_s.tolist() == [1.0, 2.0, 3.0]
+    assert simulate(NO_REQUESTS, engine, crowd=ClosedLoopUsers(NO_REQUESTS, 9)).e2e_s.size == 0
+    assert simulate(asked, engine, crowd=ClosedLoopUsers(NO_REQUESTS, 9)).e2e_s.tolist() == [1.0, 2.0, 3.0]

@@ -160,7 +160,7 @@ def test_glm_5_3_pools_index_keys_as_vllm_does():
         for part in layer.mixers[0].description.state_parts
         if part.state_format == "bf16"
     ]
-    assert [part.held_elements for part in rings] == [2 * 128 * 4] * 11
+    assert [part.allocated_elements for part in rings] == [2 * 128 * 4] * 11
 
 
 def test_minicpm_o_adds_the_encoder_of_whisper_and_two_matrices():

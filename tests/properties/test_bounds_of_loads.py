@@ -14,7 +14,7 @@ from capplan.serving.block_cache import OffloadTier, PrefixCaching, check_prefix
 from capplan.serving.requests import (
     NO_REQUESTS,
     Admission,
-    Crowd,
+    ClosedLoopUsers,
     Requests,
     check_admission,
     check_requests,
@@ -71,7 +71,7 @@ def test_a_wrong_request_is_named():
     for arrivals, crowd, words in (
         (late, None, "request 2 arrives before its predecessor"),
         (empty, None, "request 1: output_tokens is 0"),
-        (NO_REQUESTS, Crowd(empty, 2), "request 1: output_tokens is 0"),
+        (NO_REQUESTS, ClosedLoopUsers(empty, 2), "request 1: output_tokens is 0"),
     ):
         with pytest.raises(InputError, match=words):
             simulate(arrivals, PLAIN, crowd=crowd)
@@ -97,13 +97,13 @@ def test_ids_come_with_their_counts(ids, counts):
     [
         (1, None, None),
         (0, None, "concurrency is 0; it must be at least 1"),
-        (None, Crowd(THREE, 1), None),
-        (None, Crowd(THREE, 0), "users is 0; it must be at least 1"),
-        (None, Crowd(THREE, 1, np.array([0.0, TINY, 1e300])), None),
-        (None, Crowd(THREE, 1, np.array([0.0, -TINY, -1.0])), "request 1: think_s is -5e-324"),
-        (None, Crowd(THREE, 1, np.array([0.0, 0.0, inf])), "request 2: think_s is inf"),
-        (None, Crowd(THREE, 1, np.zeros(2)), "crowd: think_s has 2 entries for 3 requests"),
-        (1, Crowd(THREE, 1), "concurrency and crowd exclude each other"),
+        (None, ClosedLoopUsers(THREE, 1), None),
+        (None, ClosedLoopUsers(THREE, 0), "users is 0; it must be at least 1"),
+        (None, ClosedLoopUsers(THREE, 1, np.array([0.0, TINY, 1e300])), None),
+        (None, ClosedLoopUsers(THREE, 1, np.array([0.0, -TINY, -1.0])), "request 1: think_s is -5e-324"),
+        (None, ClosedLoopUsers(THREE, 1, np.array([0.0, 0.0, inf])), "request 2: think_s is inf"),
+        (None, ClosedLoopUsers(THREE, 1, np.zeros(2)), "crowd: think_s has 2 entries for 3 requests"),
+        (1, ClosedLoopUsers(THREE, 1), "concurrency and crowd exclude each other"),
     ],
 )
 def test_users_are_at_least_one_and_think_for_no_negative_time(concurrency, crowd, words):
@@ -115,7 +115,7 @@ def test_a_concurrency_is_that_many_users_of_all_requests_and_arrivals_have_none
     arrivals, crowd = offered(THREE, 2, None)
     assert (len(arrivals), crowd.requests, crowd.users, crowd.thinks) == (0, THREE, 2, False)
     assert offered(THREE, None, None) == (THREE, None)
-    arrivals, crowd = offered(None, None, Crowd(THREE, 1, np.array([0.0, TINY, 0.0])))
+    arrivals, crowd = offered(None, None, ClosedLoopUsers(THREE, 1, np.array([0.0, TINY, 0.0])))
     assert (len(arrivals), crowd.thinks) == (0, True)
 
 
@@ -128,8 +128,8 @@ def test_rules_of_admission_reach_down_to_zero(rules, words):
 def test_a_queue_limit_needs_users_who_think():
     """A user who never thinks would send again at the instant of a refusal."""
     rules = Admission(queue_limit=3)
-    check_admission(rules, Crowd(THREE, 1, np.array([0.0, 0.0, TINY])))
-    for crowd in (Crowd(THREE, 1), Crowd(THREE, 1, np.zeros(3))):
+    check_admission(rules, ClosedLoopUsers(THREE, 1, np.array([0.0, 0.0, TINY])))
+    for crowd in (ClosedLoopUsers(THREE, 1), ClosedLoopUsers(THREE, 1, np.zeros(3))):
         check_admission(Admission(), crowd)
         with pytest.raises(InputError, match="queue_limit has no meaning for users without think time"):
             simulate(NO_REQUESTS, PLAIN, crowd=crowd, admission=rules)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import SHED
-from capplan.serving.requests import BEGIN_S, Crowd
+from capplan.serving.requests import BEGIN_S, ClosedLoopUsers
 from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup, Hedging, KvLink
 from tests.sweeps import examples
@@ -44,7 +44,7 @@ def test_users_who_do_not_think_are_a_concurrency(policy: str, seed: int, client
     admission = replace(options["admission"], queue_limit=None)
     rules = {"until_s": options["until_s"], "admission": admission}
     expected = simulate(requests, engine, concurrency=clients, **rules)
-    thoughtless = Crowd(requests, clients, np.zeros(len(requests)))
+    thoughtless = ClosedLoopUsers(requests, clients, np.zeros(len(requests)))
     outcome = simulate(None, engine, crowd=thoughtless, **rules)
     assert (outcome.steps, outcome.preemptions) == (expected.steps, expected.preemptions)
     same_rows(outcome, expected)
@@ -58,7 +58,7 @@ def test_think_and_response_times_fill_the_time_of_a_user(policy: str, seed: int
     """Every user's time up to the last end is thought and response, nothing else: what X = N / (Z + R) rests on."""
     requests, engine, _ = case_of(seed, policy)
     think_s = np.random.default_rng(seed).exponential(0.3, len(requests))
-    outcome = simulate(None, engine, crowd=Crowd(requests, users, think_s))
+    outcome = simulate(None, engine, crowd=ClosedLoopUsers(requests, users, think_s))
     assert outcome.status.size == len(requests)
     begun = outcome.arrival_s
     clock = engine.clock
@@ -77,7 +77,7 @@ def test_users_of_a_fleet_of_one_are_users_of_an_engine(seed: int, users: int) -
     requests, engine, _ = case_of(seed, "mixed")
     half = len(requests) // 2
     asked = requests.between(half, len(requests))
-    crowd = Crowd(asked, users, np.random.default_rng(seed).exponential(0.3, len(asked)))
+    crowd = ClosedLoopUsers(asked, users, np.random.default_rng(seed).exponential(0.3, len(asked)))
     clocked = requests.between(0, half)
     alone = simulate(clocked, engine, crowd=crowd)
     same_rows(simulate_fleet(clocked, engine, 1, crowd=crowd).outcome, alone)
@@ -91,7 +91,7 @@ def test_users_of_a_fleet_of_one_are_users_of_an_engine(seed: int, users: int) -
 def test_copies_and_hand_overs_free_a_user_once(seed: int, users: int) -> None:
     """At no time are more requests under way than users, and all rows are asked in the end."""
     requests, engine, _ = case_of(seed, "mixed")
-    crowd = Crowd(requests, users, np.random.default_rng(seed).exponential(0.1, len(requests)))
+    crowd = ClosedLoopUsers(requests, users, np.random.default_rng(seed).exponential(0.1, len(requests)))
     plan = EnginePlan(engine, 2)
     for run in (
         simulate_fleet(None, engine, 3, crowd=crowd, hedging=Hedging(0.05)),

@@ -21,7 +21,7 @@ from capplan.serving import flat_slots, flat_static, fleet_simulator, pool_simul
 from capplan.serving.block_cache import OffloadTier, PrefixCaching
 from capplan.serving.fleet_simulator import EnginePlan, FleetRun, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, EarlyEnd, LatencyLimit, timeline_of
-from capplan.serving.requests import NO_REQUESTS, Admission, Crowd, Requests, UserGroup, offered
+from capplan.serving.requests import NO_REQUESTS, Admission, ClosedLoopUsers, Requests, UserGroup, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.terms import EngineSetup, KvLink
 from tests.constant_steps import constant_steps
@@ -73,7 +73,7 @@ def assert_equal(fast, slow) -> None:
             assert left == right, field.name
 
 
-def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Crowd | None]:
+def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, ClosedLoopUsers | None]:
     """Everything by the clock, everything from users without think time, or both kinds with think times."""
     rng = np.random.default_rng(seed)
     if rng.random() < 0.5:
@@ -85,7 +85,7 @@ def who_asks(requests: Requests, options: dict, seed: int) -> tuple[Requests, Cr
     think_s[rng.random(len(asked)) < 0.3] = 0.0
     if rng.random() < 0.3:
         think_s = np.round(think_s, 1)
-    crowd = Crowd(asked, int(rng.integers(1, 40)), think_s)
+    crowd = ClosedLoopUsers(asked, int(rng.integers(1, 40)), think_s)
     return requests.between(0, clocked), crowd if rng.random() < 0.5 else in_groups(crowd, rng)
 
 
@@ -99,7 +99,7 @@ def alike(requests: Requests, rng: np.random.Generator) -> Requests:
     return replace(requests, output_tokens=np.where(single, 1, requests.output_tokens))
 
 
-def in_groups(crowd: Crowd, rng: np.random.Generator) -> Crowd:
+def in_groups(crowd: ClosedLoopUsers, rng: np.random.Generator) -> ClosedLoopUsers:
     """Deal the requests of a crowd to groups of users; some run out of requests early, or all at a common number."""
     count = len(crowd.requests)
     ends = np.sort(rng.integers(0, count + 1, int(rng.integers(1, 4))))
@@ -158,7 +158,10 @@ def any_case(seed: int, policy: str):
     requests, table, scheduling, blocks, options = steps.random_case(seed, policy)
     stages = int(rng.choice([1, 1, 2, 3]))
     table = replace(
-        table, stages=stages, stage_fraction=min(1.1 / stages, 1.0), two_passes=bool(rng.random() < 0.3)
+        table,
+        stages=stages,
+        stage_fraction=min(1.1 / stages, 1.0),
+        separate_prefill_pass=bool(rng.random() < 0.3),
     )
     scheduling = replace(
         scheduling,
@@ -256,9 +259,9 @@ def test_a_crowded_engine_preempts_alike() -> None:
     think_s = rng.exponential(0.5, len(requests))
     cases = (
         (requests, None),
-        (NO_REQUESTS, Crowd(requests, 48)),
-        (NO_REQUESTS, Crowd(requests, 100, think_s)),
-        (requests, Crowd(requests, 20, think_s)),
+        (NO_REQUESTS, ClosedLoopUsers(requests, 48)),
+        (NO_REQUESTS, ClosedLoopUsers(requests, 100, think_s)),
+        (requests, ClosedLoopUsers(requests, 20, think_s)),
     )
     for (clocked, crowd), policy in product(cases, ("mixed", "prefill_first")):
         engine = replace(engine, scheduling=replace(engine.scheduling, policy=policy))
@@ -334,7 +337,7 @@ def test_prompts_that_end_together_move_on_in_the_order_of_their_engines(core: s
     engine = EngineSetup(table, Scheduling("mixed", 4, 64), 10)
     plans = EnginePlan(engine, 2), EnginePlan(engine, 2)
     requests = Requests(np.full(2, 9), np.array([9, 3]), np.zeros(2))
-    crowd = Crowd(Requests(np.array([9]), np.array([2])), 1, np.array([30.0]))
+    crowd = ClosedLoopUsers(Requests(np.array([9]), np.array([2])), 1, np.array([30.0]))
     with running_on(core), without_dispatcher():
         fast = simulate_disaggregated(requests, *plans, KvLink(0.0, inf), crowd=crowd)
     assert_same_run(fast, dispatched(requests, *plans, KvLink(0.0, inf), crowd=crowd))
@@ -349,8 +352,8 @@ def test_a_request_of_one_token_needs_no_room_in_a_decode_engine(core: str) -> N
     plans = EnginePlan(EngineSetup(table, rules, 100), 1), EnginePlan(EngineSetup(table, rules, 3), 1)
     users = Requests(np.full(3, 640), np.array([1, 2, 1]))
     with running_on(core), without_dispatcher():
-        fast = simulate_disaggregated(NO_REQUESTS, *plans, KvLink(0.0, inf), crowd=Crowd(users, 1))
-    assert_same_run(fast, dispatched(NO_REQUESTS, *plans, KvLink(0.0, inf), crowd=Crowd(users, 1)))
+        fast = simulate_disaggregated(NO_REQUESTS, *plans, KvLink(0.0, inf), crowd=ClosedLoopUsers(users, 1))
+    assert_same_run(fast, dispatched(NO_REQUESTS, *plans, KvLink(0.0, inf), crowd=ClosedLoopUsers(users, 1)))
     assert fast.outcome.status.tolist() == [FINISHED, SHED, FINISHED]
 
 
@@ -359,7 +362,10 @@ def test_crowded_pools_preempt_alike() -> None:
     rng = np.random.default_rng(6)
     requests = many_requests(rng)
     link = KvLink(1e4, 1e8, 1e-3)
-    crowd, table = Crowd(requests, 150, rng.exponential(0.5, len(requests))), steps.random_table(rng)
+    crowd, table = (
+        ClosedLoopUsers(requests, 150, rng.exponential(0.5, len(requests))),
+        steps.random_table(rng),
+    )
     for routing, draws in (("round_robin", False), ("least_loaded", True)):
         engine = EngineSetup(table, Scheduling("mixed", 64, 256, draws_first=draws), 400)
         plans = EnginePlan(engine, 8, routing), EnginePlan(engine, 2, routing)

@@ -92,7 +92,7 @@ PARTS = {
         Layer((ATTENTION,), (replace(PLAIN, weight_format="fp8", bias=1024),)), 512 * 1024 + 1024 * 2, True,
     ),
     "looked up": (Layer((ATTENTION,), (replace(PLAIN, matmul=False),)), 512 * 1024 * 2, True),
-    "of another layer": (Layer((ATTENTION,), (replace(PLAIN, held=False),)), 0, True),
+    "of another layer": (Layer((ATTENTION,), (replace(PLAIN, owns_weights=False),)), 0, True),
     "norms": (Layer((ATTENTION,), (), norm_parameters=300), 300 * 2, False),
     "states": (Layer((ATTENTION,), (), state_parameters=400), 400 * 2, True),
     "other": (Layer((ATTENTION,), (), other_parameters=500, other_active_parameters=100), 500 * 2, False),

@@ -116,7 +116,9 @@ def test_engines_keep_every_vector_and_state_but_one_convolution_column(mixer, e
     assert held >= needed
     for part in mixer.description.state_parts:
         columns = part.state_format is None
-        assert part.held_elements < part.elements if columns else part.held_elements >= part.elements
+        assert (
+            part.allocated_elements < part.elements if columns else part.allocated_elements >= part.elements
+        )
 
 
 @pytest.mark.parametrize(("norms", "normed", "exchanged"), [("none", 0, 0), ("head", 1, 0), ("wide", 1, 1)])

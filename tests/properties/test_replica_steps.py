@@ -390,7 +390,10 @@ def test_plans_at_many_loads_take_the_steps_of_their_tables(seed, inputs, output
     """What the search reads: one mean context, chunks in the middle of their prompts."""
     own = [random_table(seed), random_table(seed)]
     own[1] = replace(own[1], decode_s=2 * own[1].decode_s, prefill_attention_s=3 * own[1].prefill_attention_s)
-    shared = {f.name for f in fields(StepTable) if f.name.endswith("_knots")} | {"request_s", "two_passes"}
+    shared = {f.name for f in fields(StepTable) if f.name.endswith("_knots")} | {
+        "request_s",
+        "separate_prefill_pass",
+    }
     both = replace(own[0], **{
         f.name: np.stack([getattr(t, f.name) for t in own]) for f in fields(StepTable)
         if f.name not in shared and getattr(own[0], f.name) is not None

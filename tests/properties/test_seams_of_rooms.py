@@ -37,7 +37,7 @@ def test_a_recurrent_mixer_keeps_its_state_alone_unless_it_convolves():
     """Lightning attention (arXiv:2501.08313, section 2.2.1) has no convolution: d x d numbers for each head, in fp32."""
     lightning = LinearAttention("lightning", 8, 8, 64, 64, state_elements=8 * 64 * 64)
     (state,) = lightning.description.state_parts
-    assert state.elements == state.held_elements == 32768
+    assert state.elements == state.allocated_elements == 32768
     assert state_bytes(lightning) == 4 * 32768
     assert state_bytes(LinearAttention("lightning", 8, 8, 64, 64)) == 0.0
     delta = replace(lightning, kind="kda", conv_channels=100, conv_kernel=4)

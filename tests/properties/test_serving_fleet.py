@@ -18,7 +18,7 @@ from capplan.serving import fleet_simulator, pool_simulator, simulator
 from capplan.serving.dispatcher import EnginePool, Router
 from capplan.serving.fleet_simulator import EnginePlan, simulate_disaggregated, simulate_fleet
 from capplan.serving.outcome import FINISHED, SHED, UNFINISHED
-from capplan.serving.requests import BEGIN_S, Admission, Crowd, Requests, offered
+from capplan.serving.requests import BEGIN_S, Admission, ClosedLoopUsers, Requests, offered
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable, decode_step_s
 from capplan.serving.terms import Autoscaling, EngineSetup, Failure, Hedging, KvLink
@@ -567,7 +567,10 @@ def test_decode_engines_by_themselves_do_what_they_do_behind_a_prefill_pool_that
         ({"routing": "prefix_aware"}, "block ids"),
         ({"failures": [(1.0, 2)]}, "failure of replica 2"),
         ({"autoscaling": Autoscaling(3, 5, start_s=1.0, rate_per_s=1.0)}, "cannot start with 2"),
-        ({"crowd": Crowd(Requests(np.ones(2, dtype=np.int64), np.ones(2, dtype=np.int64)), 0)}, "users is 0"),
+        (
+            {"crowd": ClosedLoopUsers(Requests(np.ones(2, dtype=np.int64), np.ones(2, dtype=np.int64)), 0)},
+            "users is 0",
+        ),
         ({"until_s": 0.0}, "until_s is 0"),
     ],
 )

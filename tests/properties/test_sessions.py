@@ -25,7 +25,7 @@ from capplan.scenario.replica import asked_replica
 from capplan.scenario.scenario import read_scenario
 from capplan.serving.block_cache import PrefixCaching
 from capplan.serving.prefix_cache import hit_curve
-from capplan.serving.requests import NO_REQUESTS, Crowd, Requests, Visits
+from capplan.serving.requests import NO_REQUESTS, ClosedLoopUsers, Requests, Visits
 from capplan.serving.simulator import simulate
 from capplan.serving.step_table import StepTable
 from capplan.serving.terms import EngineSetup
@@ -241,7 +241,7 @@ def test_turns_wait_for_the_response_before_them_at_the_replica_of_their_session
         }
         assert outcome.arrival_s.size == len(prompts)
     alone = visits.of(np.array([int(visits.turns.argmax())]))
-    outcome = simulate(None, replica.engine, crowd=Crowd(NO_REQUESTS, 0, visits=alone))
+    outcome = simulate(None, replica.engine, crowd=ClosedLoopUsers(NO_REQUESTS, 0, visits=alone))
     waited = outcome.arrival_s - np.append(0.0, (outcome.arrival_s + outcome.e2e_s)[:-1])
     assert waited == pytest.approx(alone.wait_s)
 
@@ -263,7 +263,7 @@ def test_turns_that_wait_are_as_many_in_flight_as_a_product_form_says():
     wait_s[::turns] = np.cumsum(rng.exponential(turns / rate, sessions))
     visits = Visits(Requests(ones, steps * ones), np.full(sessions, turns), wait_s)
     came_s = np.cumsum(rng.exponential(1.0 / rate, ones.size))
-    waiting = simulate(None, engine, crowd=Crowd(NO_REQUESTS, 0, visits=visits))
+    waiting = simulate(None, engine, crowd=ClosedLoopUsers(NO_REQUESTS, 0, visits=visits))
     poisson = simulate(Requests(ones, steps * ones, came_s), engine)
     follows = wait_s + expected_s
     follows[::turns] = wait_s[::turns]

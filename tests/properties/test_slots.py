@@ -204,13 +204,13 @@ def test_what_is_not_modelled_is_refused_with_the_reason(capsys, tmp_path, cappl
 
 def test_prompts_and_decoding_sequences_take_a_pass_each():
     """While the second request decodes in slot 0, the prompt in slot 1 is worked on: a step takes both, 3 s + 2 s."""
-    passes = replace(FLAT, decode_s=2.0 * ONE, mixed_s=3.0 * ONE, two_passes=True)
+    passes = replace(FLAT, decode_s=2.0 * ONE, mixed_s=3.0 * ONE, separate_prefill_pass=True)
     clock = StepClock(passes)
     assert clock.mixed_step_s(0, 0.0, [(4, 0)]) == 3.0
     assert clock.mixed_step_s(3, 10.0, [(4, 0)]) == 5.0
     assert clock.row(3).step_s(10.0) == 2.0
     assert float(mixed_step_s(passes, 3.0, 10.0, 1.0, 4.0, 0.0)) == 5.0
-    assert StepClock(replace(passes, two_passes=False)).mixed_step_s(3, 10.0, [(4, 0)]) == 3.0
+    assert StepClock(replace(passes, separate_prefill_pass=False)).mixed_step_s(3, 10.0, [(4, 0)]) == 3.0
     first, second = asked([4, 4], [3, 1], [0.0, 1.0]), replace(slots(2, 8), table=clock)
     outcome = simulate(first, second)
     assert outcome.ttft_s.tolist() == [
@@ -224,6 +224,6 @@ def test_a_replica_with_slots_takes_two_passes():
     usual, own = (
         replica_of(replace(spec, profile=known)) for known in (spec.profile, with_slots(spec.profile))
     )
-    assert not usual.table.two_passes
-    assert own.table.two_passes
+    assert not usual.table.separate_prefill_pass
+    assert own.table.separate_prefill_pass
     assert own.scheduling.policy == "slots"

@@ -21,6 +21,7 @@ from capplan.scenario.command_flags import StatedResult
 from capplan.scenario.flags import ServingFlags
 
 LEAST_ANSWER_S = 30.0
+"""Shortest time that an answer may take, however short the series is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +29,17 @@ class Deployment:
     """What was measured of a server, and the numbers that explain it."""
 
     address: str
+    """URL of the server, as errors show it."""
     probed: Probed
+    """Results and streams of the series."""
     kernels: Calibration | None
     """Calibration that was the prior."""
     refit: HostRefit
+    """Host times and rates with which replays come closest."""
 
 
 def planned_series(minutes: float | None, most: int, longest: int | None = None) -> Series:
-    """Return the series for a time and a number of requests in flight."""
+    """Return the series for a time [min], at most so many requests in flight, and contexts of at most `longest` tokens."""
     return designed(minutes or MINUTES, most, longest)
 
 

@@ -38,10 +38,11 @@ LEAST_ANSWERS = 2
 
 @dataclass(slots=True)
 class Probed:
-    """What a series brought."""
+    """Results, streams and counters of a series."""
 
     results: list[BenchmarkResult] = field(default_factory=list)
     answers: list[tuple[str, list[Answered]]] = field(default_factory=list)
+    """Name of each load of the series, and its streamed answers."""
     remarks: list[str] = field(default_factory=list)
     counted: dict[str, float] = field(default_factory=dict)
     """Growth of the server's own counters over the series."""

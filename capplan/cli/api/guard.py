@@ -1,4 +1,4 @@
-"""Who may ask: the host, origin and token of a request, its size and its time, and the headers that keep a page from others."""
+"""What reaches the application: host, origin and token of a request, its size and its time, and the headers that keep a page from other sites."""
 
 import asyncio
 import hmac
@@ -21,9 +21,11 @@ Application = Callable[[Message, Receive, Send], Awaitable[None]]
 API = "/v1/"
 PROBLEM = "application/problem+json"
 READ_TIMES = 4
-"""A body of up to so many times the largest one is read, and not kept, so that its client hears why."""
-HEARD_BYTES, HEARD_S = 65_536, 1.0
-"""What is taken of the body of a request that ends at its headers, and for how long: a connection that closes on unread bytes takes the answer with it."""
+"""A body of up to this many times the largest accepted one is read and dropped, so that its client receives the error."""
+DRAINED_BYTES = 65_536
+"""Most bytes that are read of the body of a request that its headers decide: a connection that closes on unread bytes loses the answer."""
+DRAIN_S = 1.0
+"""Longest time for reading them."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -49,6 +51,8 @@ def problem(status: int, detail: str, **more: object) -> bytes:
 
 
 class _RefusedError(Exception):
+    """A request that is answered with an error; `unread`: before its body was read."""
+
     def __init__(self, status: int, detail: str, *, unread: bool = True) -> None:
         super().__init__(detail)
         self.status, self.detail, self.unread = status, detail, unread
@@ -56,13 +60,13 @@ class _RefusedError(Exception):
 
 @dataclass
 class Guard:
-    """Passes on the requests that may be answered.
+    """Passes the requests that may be answered on to the application, and answers the others with an error.
 
     Without a token only the names of this machine are hosts, so that no name that a stranger points to it is one. With a token any host is, because
     no browser sends a token by itself.
     """
 
-    inside: Application
+    application: Application
     limits: Limits
     port: int
     token: str = ""
@@ -73,7 +77,7 @@ class Guard:
         """Answer a request, or refuse it."""
         if scope["type"] != "http":
             await (
-                self.inside(scope, receive, send)
+                self.application(scope, receive, send)
                 if scope["type"] == "lifespan"
                 else send({"type": "websocket.close"})
             )
@@ -98,12 +102,12 @@ class Guard:
             body = await self._body(scope, receive)
             self.held_bytes += len(body)
             try:
-                await self.inside(scope, _replayed(body, receive), sent)
+                await self.application(scope, _replayed(body, receive), sent)
             finally:
                 self.held_bytes -= len(body)
         except _RefusedError as refused:
             if refused.unread:
-                await _hear_out(receive)
+                await _drain(receive)
             await _refuse(sent, refused.status, refused.detail)
         except asyncio.CancelledError:  # the server ends
             if not begun:
@@ -171,7 +175,7 @@ class Guard:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Return what gives the body that was read, and then waits for the client to go."""
+    """Return a `receive` that gives the body that was read, and then waits until the client disconnects."""
     left = [body]
 
     async def received() -> Message:
@@ -182,11 +186,11 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return received
 
 
-async def _hear_out(receive: Receive) -> None:
-    """Read the beginning of a body that nobody asked for."""
-    left = HEARD_BYTES
+async def _drain(receive: Receive) -> None:
+    """Read and drop the beginning of a body that no answer needs."""
+    left = DRAINED_BYTES
     try:
-        async with asyncio.timeout(HEARD_S):
+        async with asyncio.timeout(DRAIN_S):
             while left > 0:
                 message = await receive()
                 if not message.get("more_body"):
@@ -204,7 +208,7 @@ async def _refuse(send: Send, status: int, detail: str) -> None:
     await send({"type": "http.response.body", "body": problem(status, detail)})
 
 
-class Patient(H11Protocol):  # type: ignore[misc]
+class TimedHeaders(H11Protocol):  # type: ignore[misc]
     """Closes a connection whose request line and headers do not arrive in time."""
 
     HEADERS_S = 10.0

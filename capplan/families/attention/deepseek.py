@@ -1,8 +1,7 @@
 """DeepSeek V2 to V4.1 and models built like them, from Kimi K2 and GLM-5 to DeepSeek-OCR: latent and compressed attention with indexers.
 
-Towers of DeepSeek-VL2 and DeepSeek-OCR as vLLM builds them (`deepseek_vl2.py`, `deepseek_ocr.py`): https://github.com/vllm-project/vllm.
-
-Shapes after the reference code that is published with the model (inference/model.py of deepseek-ai/DeepSeek-V4.1-Flash).
+Sources: the reference code published with the models (inference/model.py of deepseek-ai/DeepSeek-V4.1-Flash); for towers vLLM
+(`deepseek_vl2.py`, `deepseek_ocr.py`), https://github.com/vllm-project/vllm.
 """
 
 from dataclasses import replace
@@ -16,11 +15,11 @@ from capplan.families.parts.blocks import (
     decoder_layer,
     gated_mlp,
     heads,
+    hyper_connections,
     latent_attention,
     routed,
     router,
     stream_head,
-    stream_mixing,
     with_tower,
     with_vision,
 )
@@ -355,7 +354,7 @@ def streamed_attention(
     rank, out_rank = config.dimension("q_lora_rank"), config.dimension("o_lora_rank")
     groups, streams = config.dimension("o_groups"), config.dimension("hc_mult", default=4)
     grouped = config.divisible("num_attention_heads", heads, "o_groups", groups) * width
-    mixes, mixed = stream_mixing(hidden, streams, (2 + streams) * streams, scales=3)
+    mixes, mixed = hyper_connections(hidden, streams, (2 + streams) * streams, scales=3)
     mixer = CompressedAttention(
         heads, width, rope, config.dimension("sliding_window"), groups, entry_tokens=entry_tokens
     )

@@ -67,7 +67,9 @@ def read_albert(config: Config, name: str) -> Network:
     inner = config.dimension("inner_group_num", most=MOST_LAYERS // count)
     layer = block(shape, _BERT, dense_mlp(config, shape, _BERT))
     again = replace(
-        layer, projections=tuple(replace(one, held=False) for one in layer.projections), norm_parameters=0
+        layer,
+        projections=tuple(replace(one, owns_weights=False) for one in layer.projections),
+        norm_parameters=0,
     )
     group_of = [index * groups // count for index in range(count)]
     unused = groups - len(set(group_of))
@@ -152,7 +154,9 @@ def _with_relative_positions(
     kinds = [part.strip() for part in stated.lower().split("|")] if isinstance(stated, str) else stated
     ways = [kind for kind in ("c2p", "p2c") if kind in kinds]
     hidden = shape.hidden_size
-    products = tuple(Projection(kind, "attention", hidden, 2 * reach, "columns", held=False) for kind in ways)
+    products = tuple(
+        Projection(kind, "attention", hidden, 2 * reach, "columns", owns_weights=False) for kind in ways
+    )
     shared = later and config.flag("share_att_key")
     biased = len(ways) if later else ways.count("p2c")
     projected = 0 if shared else len(ways) * hidden * hidden + biased * hidden

@@ -198,7 +198,7 @@ def read_olmo(config: Config, name: str) -> Network:
 
 def read_olmo2(config: Config, name: str) -> Network:
     """Return an OLMo 2 or 3: norms after attention and feed-forward, and over all queries and keys."""
-    traits = with_biases(config, Traits(wide_norms=True))
+    traits = with_biases(config, Traits(qk_norm_over_all_heads=True))
     layers = config.layers()
     windows: tuple[int | None, ...] = (None,) * layers
     if config.model_type == "olmo3":
@@ -209,7 +209,7 @@ def read_olmo2(config: Config, name: str) -> Network:
 
 def read_olmoe(config: Config, name: str) -> Network:
     """Return an OLMoE: experts in every layer."""
-    traits = with_biases(config, Traits(wide_norms=True))
+    traits = with_biases(config, Traits(qk_norm_over_all_heads=True))
     shape = heads(config)
     part = mixture(config, shape.hidden_size, "intermediate_size")
     return block_decoder(config, name, traits, [part] * config.layers(), shape=shape)

@@ -14,11 +14,11 @@ from capplan.families.parts.blocks import (
     decoder_layer,
     gated_mlp,
     heads,
+    hyper_connections,
     latent_attention,
     routed,
     router,
     stream_head,
-    stream_mixing,
     with_tower,
     with_vision,
 )
@@ -248,7 +248,9 @@ def read_molmo2_text(config: Config, name: str) -> Network:
     """Return the text half of a Molmo 2: a Qwen 3 or an OLMo with embeddings of more tokens than it scores."""
     kind = config.text("qk_norm_type", default="qwen3")
     traits = Traits(
-        qkv_bias=config.flag("attention_bias"), head_norms=kind == "qwen3", wide_norms=kind != "qwen3"
+        qkv_bias=config.flag("attention_bias"),
+        head_norms=kind == "qwen3",
+        qk_norm_over_all_heads=kind != "qwen3",
     )
     config.unused("norm_after", "rope_scaling_layers")
     network = block_decoder(config, name, traits)
@@ -440,7 +442,7 @@ def read_hy4(config: Config, name: str) -> Network:
     config.unused("layer_types")
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, min(1, count))
-    mixes, mixed = stream_mixing(hidden, streams, 2 * streams, scales=2)
+    mixes, mixed = hyper_connections(hidden, streams, 2 * streams, scales=2)
     reuses = [bool(index and (index - 1) % 4) for index in range(count)]
     if config.has("indexer_types"):
         reuses = reuses_index(config, count)
@@ -520,7 +522,7 @@ def read_minimax_m2(config: Config, name: str) -> Network:
     )
     if config.text("qk_norm_type", default="per_layer") != "per_layer":
         raise config.error("qk_norm_type", "is not modelled", "allowed: per_layer")
-    traits = Traits(wide_norms=config.flag("use_qk_norm", default=True))
+    traits = Traits(qk_norm_over_all_heads=config.flag("use_qk_norm", default=True))
     return block_decoder(config, name, traits, [routed_by(part, "sigmoid")] * config.layers(), shape=shape)
 
 

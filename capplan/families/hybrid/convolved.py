@@ -90,7 +90,12 @@ def read_inkling2_text(config: Config, name: str) -> Network:
         relative, extent = config.dimension("d_rel"), reach if full else window
         matmuls += (
             Projection(
-                "relative_bias", "attention", shape.query_heads * relative, extent, "columns", held=False
+                "relative_bias",
+                "attention",
+                shape.query_heads * relative,
+                extent,
+                "columns",
+                owns_weights=False,
             ),  # one small matrix for all heads, whose weights are among the vectors
         )
         residuals = (1 + (3 if full else 1) * bool(index)) * hidden

@@ -12,11 +12,11 @@ from capplan.families.parts.blocks import (
     decoder_layer,
     gated_mlp,
     heads,
+    hyper_connections,
     latent_attention,
     qkv,
     routed,
     router,
-    stream_mixing,
     with_tower,
     with_vision,
 )
@@ -246,7 +246,7 @@ def read_glm5_next_text(config: Config, name: str) -> Network:
     delta = delta_attention(hidden, *delta_sizes(config, 64))
     dense = gated_mlp(hidden, config.dimension("intermediate_size")), None
     parts = parts_after(config, dense, deepseek_mixture(config, hidden), count, min(3, count))
-    mixes, mixed = stream_mixing(hidden, streams, (2 + streams) * streams, scales=3)
+    mixes, mixed = hyper_connections(hidden, streams, (2 + streams) * streams, scales=3)
     default = ["attention" if index % 4 == 3 else "state" for index in range(count)]
     kinds = config.kinds("layer_types", layers=count, known=_GLM5_NEXT_KINDS, default=default)
     layers = []

@@ -290,7 +290,7 @@ def _hybrid_layer(config: Config, stated: Layer, hidden: int, *, held: bool) -> 
     adapters.append(Projection("linear", "ffn", hidden, hidden, "none"))
     return Layer(
         (attention(shape), *stated.mixers),
-        (*(replace(projection, held=held) for projection in shared), *adapters, *stated.projections),
+        (*(replace(projection, owns_weights=held) for projection in shared), *adapters, *stated.projections),
         None,
         stated.norm_parameters + (wide + hidden if held else 0),
         state_parameters=stated.state_parameters,

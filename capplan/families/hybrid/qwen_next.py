@@ -100,7 +100,7 @@ def read_olmo_hybrid(config: Config, name: str) -> Network:
     """Return an OLMo Hybrid: norms before a gated delta net, after attention, and over all its queries and keys."""
     shape = heads(config)
     count, hidden = config.layers(), shape.hidden_size
-    traits = Traits(wide_norms=True)
+    traits = Traits(qk_norm_over_all_heads=True)
     bias = config.flag("attention_bias")
     part = dense_mlp(config, shape, traits)
     attended = block(shape, replace(traits, qkv_bias=bias, output_bias=bias), part)

@@ -444,7 +444,7 @@ def with_tower(network: Network, config: Config, tower: Callable[[Config, int], 
     return replace(with_vision(network, config, tower(vision, network.hidden_size)), images=images)
 
 
-def stream_mixing(
+def hyper_connections(
     hidden: int, streams: int, mixes: int, *, scales: int
 ) -> tuple[tuple[Projection, ...], int]:
     """Return the matmuls that mix the streams around attention and feed-forward, and their biases and scales.
@@ -458,7 +458,7 @@ def stream_mixing(
 
     Examples
     --------
-    >>> matmuls, vectors = stream_mixing(4096, 4, 24, scales=3)
+    >>> matmuls, vectors = hyper_connections(4096, 4, 24, scales=3)
     >>> [(one.inputs, one.outputs) for one in matmuls], vectors
     ([(16384, 24), (16384, 24)], 54)
     """

@@ -40,7 +40,7 @@ class Traits:
     """Layer norm with bias instead of RMS norm."""
     head_norms: bool = False
     """A query norm and a key norm, each as wide as one head."""
-    wide_norms: bool = False
+    qk_norm_over_all_heads: bool = False
     """A query norm and a key norm over all heads at once."""
     tied: bool = False
     """What a missing tie_word_embeddings means."""
@@ -66,7 +66,7 @@ def _attention_norms(shape: Heads, traits: Traits) -> int:
     count = shape.query_heads if traits.sinks else 0
     if traits.head_norms:
         count += 2 * shape.head_dim
-    if traits.wide_norms:
+    if traits.qk_norm_over_all_heads:
         count += (shape.query_heads + shape.kv_heads) * shape.head_dim
     return count
 
@@ -77,7 +77,7 @@ def block(
     """Return one layer of attention and feed-forward."""
     width = shape.hidden_size * (2 if traits.norm_bias else 1)
     norms: Literal["none", "head", "wide"] = (
-        "head" if traits.head_norms else "wide" if traits.wide_norms else "none"
+        "head" if traits.head_norms else "wide" if traits.qk_norm_over_all_heads else "none"
     )
     gates = {"none": 0, "heads": shape.query_heads, "channels": shape.query_heads * shape.head_dim}
     gate = gates[traits.output_gate]

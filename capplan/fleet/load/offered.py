@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from capplan.errors import InputError
 from capplan.fleet.load.demand import Demand, drawn_requests
 from capplan.numbers import Array
-from capplan.serving.requests import NO_REQUESTS, Crowd, Requests, joined_crowd
+from capplan.serving.requests import NO_REQUESTS, ClosedLoopUsers, Requests, joined_users
 from capplan.serving.steady_state import replica_arrival_cv
 from capplan.serving.terms import Routing
 from capplan.workload.request_class import ResponseTimes, arrival_generator, drawn_gaps
@@ -166,7 +166,7 @@ def kinds_of_replicas(users: Sequence[int], replicas: int) -> list[tuple[tuple[i
     return kinds.most_common()
 
 
-def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
+def split_crowd(crowd: ClosedLoopUsers, replicas: int) -> list[ClosedLoopUsers]:
     """Return the users and visitors of each replica, who stay with it, and the requests they send; replicas without any get none.
 
     All replicas send for about the same time: each gets the part of the common limit that its users would send. A group whose users
@@ -179,16 +179,16 @@ def split_crowd(crowd: Crowd, replicas: int) -> list[Crowd]:
     for first, own in enumerate(users):
         come = np.arange(first, crowd.visits.turns.size, replicas)
         if come.size:
-            split.append(replace(own or Crowd(NO_REQUESTS, 0), visits=crowd.visits.of(come)))
+            split.append(replace(own or ClosedLoopUsers(NO_REQUESTS, 0), visits=crowd.visits.of(come)))
         elif own is not None:
             split.append(own)
     return split
 
 
-def _split_users(crowd: Crowd, replicas: int) -> list[Crowd | None]:
+def _split_users(crowd: ClosedLoopUsers, replicas: int) -> list[ClosedLoopUsers | None]:
     groups = crowd.parts
     user_rates = [group.user_rate for group in crowd.groups] or [1.0]
-    parts: list[list[tuple[Crowd, Crowd]]] = [[] for _ in range(replicas)]
+    parts: list[list[tuple[ClosedLoopUsers, ClosedLoopUsers]]] = [[] for _ in range(replicas)]
     rates: list[list[float]] = [[] for _ in range(replicas)]
     for replica, counts in enumerate(dealt_users([group.users for group in groups], replicas)):
         for group, users, user_rate in zip(groups, counts, user_rates, strict=True):
@@ -211,15 +211,15 @@ def _split_users(crowd: Crowd, replicas: int) -> list[Crowd | None]:
             whole if group.users == whole.users and len(groups) > 1 else _sending(group, rows)
             for group, whole in part
         ]
-        split.append(joined_crowd(sending, rows.size, rates[replica]))
+        split.append(joined_users(sending, rows.size, rates[replica]))
     return split
 
 
-def _sending(group: Crowd, rows: NDArray[np.int64]) -> Crowd:
+def _sending(group: ClosedLoopUsers, rows: NDArray[np.int64]) -> ClosedLoopUsers:
     """Return a group that sends only some of its requests; begin again where they run out."""
     chosen = rows % len(group.requests)
     think_s = None if group.think_s is None else group.think_s[chosen]
-    return Crowd(group.requests.at(chosen), group.users, think_s)
+    return ClosedLoopUsers(group.requests.at(chosen), group.users, think_s)
 
 
 NEGLIGIBLE = 0.05
@@ -303,7 +303,7 @@ class Offered:
     """Open-loop requests and closed-loop users; either may be None."""
 
     requests: Requests | None
-    crowd: Crowd | None
+    crowd: ClosedLoopUsers | None
 
 
 def dealt_arrival_cv(demand: Demand) -> float:
@@ -459,7 +459,7 @@ class SamplePath:
                 for part, count in zip(self._users, whole, strict=True)
                 if part.think_s is not None
             ]
-            crowd = joined_crowd(parts, self.of_users, self._user_rates)
+            crowd = joined_users(parts, self.of_users, self._user_rates)
         return Offered(requests, crowd)
 
     def user_share_at(self, share: float, users: Sequence[int] | None = None) -> float:
@@ -496,7 +496,7 @@ class SamplePath:
         return drawn_requests(self.demand, self.arrivals, self.seed, self.longest, of=timed)
 
     @cached_property
-    def _users(self) -> tuple[Crowd, ...]:
+    def _users(self) -> tuple[ClosedLoopUsers, ...]:
         """Requests and exponential think times of each class of users: all that users send may be of one class."""
         crowds = []
         for stream, index in enumerate(self.demand.user_classes):
@@ -505,7 +505,7 @@ class SamplePath:
             )
             random = np.random.default_rng([self.seed, 2, stream])
             mean_s = self.demand.classes[index].think_time_s or 0.0
-            crowds.append(Crowd(requests, 1, random.exponential(1.0, self.of_users) * mean_s))
+            crowds.append(ClosedLoopUsers(requests, 1, random.exponential(1.0, self.of_users) * mean_s))
         return tuple(crowds)
 
     def _arriving(self, cv: float) -> Requests:

@@ -19,11 +19,11 @@ from capplan.fleet.simulation import Stream
 from capplan.numbers import Array
 from capplan.serving.requests import (
     NO_REQUESTS,
-    Crowd,
+    ClosedLoopUsers,
     Requests,
     Visits,
     in_order_of_arrival,
-    joined_crowd,
+    joined_users,
     joined_visits,
 )
 from capplan.serving.terms import Routing
@@ -118,9 +118,9 @@ def offered_with_sessions(
             visits.append(Visits(part, counts, come_s))
         else:
             open_loop.append(part)
-    everyone = joined_crowd(crowds, max(most, 1), user_rates)
+    everyone = joined_users(crowds, max(most, 1), user_rates)
     if visits:
-        everyone = replace(everyone or Crowd(NO_REQUESTS, 0), visits=joined_visits(visits))
+        everyone = replace(everyone or ClosedLoopUsers(NO_REQUESTS, 0), visits=joined_visits(visits))
     return Offered(in_order_of_arrival(open_loop) if open_loop else None, everyone)
 
 
@@ -131,7 +131,7 @@ def _sample_path(
     seed: int,
     longest: int,
     responses_s: Sequence[float],
-) -> tuple[list[Requests], list[Crowd], list[float], int]:
+) -> tuple[list[Requests], list[ClosedLoopUsers], list[float], int]:
     """Return the open-loop requests of the classes without sessions, their users with the rate of one, and how many requests these send."""
     if not plain:
         return [], [], [], 0
@@ -174,7 +174,9 @@ class _Named:
             int(ids.max(initial=first_id)) for ids in (blocks.prompt_ids, blocks.output_ids)
         )
 
-    def name_path(self, open_loop: list[Requests], crowds: list[Crowd], plain: Sequence[int]) -> int:
+    def name_path(
+        self, open_loop: list[Requests], crowds: list[ClosedLoopUsers], plain: Sequence[int]
+    ) -> int:
         """Name the blocks of the classes without sessions, from 0 on, in place; return the first id after theirs."""
         first_id = 0
         for place, part in enumerate(open_loop):
@@ -205,7 +207,7 @@ class _Named:
 
     def users(
         self, users: float, sessions: Sessions, seconds: float, response_s: float, random: "np.random.Generator", first_id: int, index: int,
-    ) -> tuple[list[Crowd], int]:  # fmt: skip
+    ) -> tuple[list[ClosedLoopUsers], int]:  # fmt: skip
         """Return each user as a crowd of one, who sends the turns of own sessions in their order, and the first id after theirs."""
         gap_s = max(sessions.think_time_s + response_s, LEAST_GAP_S)
         turns, rows = held_in_turn(
@@ -213,7 +215,9 @@ class _Named:
         )
         think_s = drawn_gaps_s(sessions, len(turns), 0.0, random)
         named, first_id = self.requests(turns, sessions, first_id, index)
-        return [Crowd(named.between(start, end), 1, think_s[start:end]) for start, end in rows], first_id
+        return [
+            ClosedLoopUsers(named.between(start, end), 1, think_s[start:end]) for start, end in rows
+        ], first_id
 
 
 def session_warm_up_s(demand: Demand, response_s: ResponseTimes) -> float:

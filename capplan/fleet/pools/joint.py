@@ -310,7 +310,7 @@ class PoolsSlowness:
 
 @dataclass(frozen=True, slots=True)
 class JointPoolsSlowness:
-    """The same by the latencies that targets limit."""
+    """Slowness of both pools by the latencies that targets limit."""
 
     by_latency: Mapping[Latency, PoolsSlowness]
     correlation: float

@@ -161,7 +161,7 @@ class _Phases:
     """The best layouts of either phase by itself."""
 
     groups: list[tuple[Question, list[Contender]]]
-    """Those of each pair of devices with the traffic that they get, cheapest first."""
+    """Layouts of each pair of devices, cheapest first, with the traffic that they get."""
     evaluated: int
     """Candidates."""
     least_usd_per_hour: float

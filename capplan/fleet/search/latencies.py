@@ -23,7 +23,7 @@ from capplan.serving.outcome import (
     spread,
     weighted_spread,
 )
-from capplan.serving.requests import Crowd
+from capplan.serving.requests import ClosedLoopUsers
 from capplan.workload.request_class import WARM_UP_SHARE, RequestClass, Target
 
 LEAST_SEEN = 0.5
@@ -254,7 +254,7 @@ def slowed(seen: Seen, slowness: float) -> Seen:
     )
 
 
-def seen_in(outcome: Outcome, demand: Demand, crowd: Crowd | None, rate_per_s: float) -> Seen:
+def seen_in(outcome: Outcome, demand: Demand, crowd: ClosedLoopUsers | None, rate_per_s: float) -> Seen:
     """Return what requests saw from the end of the warm-up until the open-loop or the users' requests run out, if these matter.
 
     Parameters

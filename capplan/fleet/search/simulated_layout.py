@@ -55,9 +55,9 @@ MANY_USERS = 48
 CLEARLY = 2.0 ** (2.0 / STEPS_PER_DOUBLING)
 """Factor between two loads that surely differ in a full run: two steps of the scale, where noise makes up for a part of one."""
 MOST_HALVINGS = 2
-"""A kind of replica of which a fleet has few is simulated with half or a quarter of the requests of a run, and no fewer than ..."""
+"""How often the requests of a run are halved, at most, for a kind of replica of which a fleet has few."""
 LEAST_OF_KIND = 3000
-"""... this many, if a run has them."""
+"""Fewest requests of such a shorter run, if a run has them."""
 
 
 SamplePaths = dict[tuple[tuple[float, ...], int, tuple[float, ...], float | None], SamplePath]

@@ -172,7 +172,7 @@ def chunked_prefill(base: Base) -> list[Lever]:
     """Return prompts in chunks together with decoding sequences, or whole ones where the plan as it is has chunks; slow."""
     name, change = "chunked-prefill", "prompts in chunks together with decoding"
     scheduling, asked = base.scheduling, base.asked
-    if base.apart:
+    if base.has_pools:
         why = "prompts have their own pool, where no sequence decodes next to them"
         return one(name, change, why=why)
     if scheduling is None:
@@ -460,7 +460,7 @@ def disaggregation(base: Base) -> list[Lever]:
     name, change = "disaggregation", "prefill and decode in separate pools"
     scenario = base.asked.scenario
     if scenario.fleet.pools is not None:
-        if scenario.fleet.pools.screened and not base.apart:
+        if scenario.fleet.pools.screened and not base.has_pools:
             return one(name, change, why="the plan is cheaper than separate pools: fleet looks at both")
         risk = "none: replicas that do both are simpler to run"
         change, settings = "prefill and decode in the same replicas", ("fleet.disaggregation=off",)

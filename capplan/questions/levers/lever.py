@@ -86,7 +86,7 @@ class Combination:
 
     plan: Plan
     levers: tuple[Lever, ...]
-    """Those it uses; empty where the plan as it is cannot be bettered."""
+    """Levers that it uses; empty where none makes the plan better."""
     settings: tuple[str, ...]
     tried: int
     """Combinations."""
@@ -290,7 +290,7 @@ class Base:
         return 0.0 if self.plan is None else memory_usd_per_month(self.asked.scenario, self.plan)
 
     @property
-    def apart(self) -> bool:
+    def has_pools(self) -> bool:
         """Return whether the plan has separate pools for prefill and decode."""
         return self.plan is not None and self.plan.has_pools
 

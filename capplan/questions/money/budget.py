@@ -24,7 +24,7 @@ from capplan.money.price import HOURS_PER_MONTH, most_usd, usd_per_month
 from capplan.questions.money.commitments import asked_mix, cheapest_by_mix
 from capplan.scenario.scenario_file import Scenario
 from capplan.scenario.traffic import rate_line
-from capplan.workload.request_class import RequestClass, busier
+from capplan.workload.request_class import RequestClass, with_scaled_rate
 
 
 def budgeted(
@@ -257,5 +257,5 @@ def _part_of(demand: Demand, scenario: Scenario, share: float) -> Demand:
 
 def class_part(item: RequestClass, share: float) -> RequestClass:
     """Return a class with a share, or a multiple, of its traffic, with whole users where it has any."""
-    part = busier(item, share)
+    part = with_scaled_rate(item, share)
     return part if part.users is None else replace(part, users=max(float(round(part.users)), 1.0))

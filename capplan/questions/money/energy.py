@@ -29,7 +29,7 @@ from capplan.money.energy import (
     energy_of,
     occupied_fraction,
     servers_of,
-    together,
+    total_energy,
 )
 from capplan.money.hosted import hosted_traffic
 from capplan.money.ledger import Entry
@@ -70,7 +70,7 @@ def asked_energy(asked: AskedFleet, plan: Plan) -> AskedEnergy:
     if power.grid is None:
         assumed.append(Assumption("no carbon dioxide is shown: the grid is not stated", "energy.grid"))
     names = [f"{name} pool" if name in PHASES else name for name in plan.group_names]
-    energy = energies[0] if len(energies) == 1 else together(energies, names)
+    energy = energies[0] if len(energies) == 1 else total_energy(energies, names)
     warnings = dict.fromkeys(text for one in energies for text in _odd(one))
     return energy, tuple(dict.fromkeys(assumed)), tuple(warnings)
 

@@ -41,9 +41,9 @@ class PlanUse:
     """Traffic with the prefix hits of the replicas that prefill."""
     prefill: Replica
     decode: Replica
-    """The same, where the plan has no separate pools."""
-    sequences: float
-    """Mean in a replica that decodes, at the peak."""
+    """The replica that decodes; that of `prefill` where the plan has no separate pools."""
+    batch_sequences: float
+    """Mean sequences of a decode step at the peak, at least one."""
     responses_s: tuple[float, ...]
     """Mean response time of each class."""
 
@@ -66,8 +66,8 @@ def class_use(index: int, use: PlanUse, month_hours: float = HOURS_PER_MONTH) ->
     inputs, outputs = item.input_tokens.mean_tokens, item.output_tokens.mean_tokens
     cached = use.demand.cached_tokens_of(index) / inputs
     load = Load(max(1, round(inputs)), max(1, round(outputs)), request_rate=1.0, prefix_hit_fraction=cached)
-    prefill_s = phase_times(use.prefill, load, use.sequences)["prefill"]
-    step_s = phase_times(use.decode, load, use.sequences)["decode"]
+    prefill_s = phase_times(use.prefill, load, use.batch_sequences)["prefill"]
+    step_s = phase_times(use.decode, load, use.batch_sequences)["decode"]
     traffic = hosted_traffic(item, use.responses_s[index])
     sequences = item.sequences_per_request
     months = 1.0 if item.job_requests is not None else month_hours / HOURS_PER_MONTH
@@ -79,7 +79,7 @@ def class_use(index: int, use: PlanUse, month_hours: float = HOURS_PER_MONTH) ->
         input_tokens=requests * sequences * inputs,
         output_tokens=requests * sequences * item.generated_tokens,
         prefill_s=sequences * prefill_s,
-        decode_s=sequences * float(decode_s_per_request(max(outputs, 1.0), step_s, use.sequences)),
+        decode_s=sequences * float(decode_s_per_request(max(outputs, 1.0), step_s, use.batch_sequences)),
         users=item.users,
         requests_per_conversation=item.requests_per_conversation,
         outside_usd=requests * item.outside.usd_per_request,

@@ -42,7 +42,7 @@ from capplan.scenario.observed_traffic import ALIKE_FRACTION
 from capplan.serving.outcome import Outcome
 from capplan.serving.requests import Requests
 from capplan.workload.length import Lengths as TokenLengths
-from capplan.workload.request_class import ResponseTimes, busier
+from capplan.workload.request_class import ResponseTimes, with_scaled_rate
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 LATENCIES = ("ttft_s", "tpot_s", "e2e_s")
@@ -558,7 +558,7 @@ def planned_stream(
     response = _responses_s(asked, replica, share, replicas, seed)
     at_replica = demand_at_replica(demand, replica, share / replicas, response)
     return peak_stream(
-        replace(at_replica, classes=tuple(busier(item, share) for item in at_replica.classes)),
+        replace(at_replica, classes=tuple(with_scaled_rate(item, share) for item in at_replica.classes)),
         replicas=replicas,
         seed=seed,
         longest=longest,

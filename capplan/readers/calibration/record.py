@@ -32,9 +32,9 @@ class Machine:
     """The device that was measured, and its software."""
 
     device: str
-    """As torch names it: cpu, cuda:0."""
+    """Name of the device in torch, such as cpu or cuda:0."""
     name: str
-    """As the driver names it, such as NVIDIA H200."""
+    """Name of the device in the driver, such as NVIDIA H200."""
     uuid_hash: Annotated[str, Field(pattern="^[0-9a-f]{12}$")]
     """First 12 hexadecimal digits of the SHA-256 of the device's UUID (of the processor's name on a CPU)."""
     driver: str | None

@@ -167,8 +167,8 @@ def _apart(found: SharingAnswer) -> list[dict[str, Any]]:
 def _apart_in_all(found: SharingAnswer) -> dict[str, float]:
     """Return the devices and the cost of the fleets that the pool takes the place of."""
     return {
-        "gpus": sum(paid.plan.gpus for paid in found.apart),
-        "usd_per_month": sum(paid.machines_usd for paid in found.apart),
+        "gpus": sum(paid.plan.gpus for paid in found.separate_fleets),
+        "usd_per_month": sum(paid.machines_usd for paid in found.separate_fleets),
     }
 
 
