@@ -188,7 +188,7 @@ def benchmark_of(row: Mapping[str, str]) -> Benchmark:
     drafts = drafts_of(row["spec_decode"]) if is_set(row.get("spec_decode")) else None
     conversation = conversation_of(row)
     lengths = mean_lengths(row, kind, conversation)
-    deployment, sharding = _engines(row, kind)
+    deployment, sharding = _with_context_ranks(row, *_engines(row, kind))
     rate, concurrency, static = (number_in(row, name) for name in LOADS)
     date = (row.get("date") or "").strip()
     # NIM and Dynamo count their versions on their own: the date says which engine is inside.
@@ -264,10 +264,6 @@ def _engines(row: Mapping[str, str], kind: Kind) -> tuple[Deployment, Sharding]:
 
     A run of one phase is that of its pool.
     """
-    if (row.get("dcp") or "").strip() not in {"", "1"}:
-        raise InputError(
-            "dcp: decode context parallelism is not replayed\n  give the row without it, or another run: dcp 1"
-        )
     phase = PHASES.get(kind)
     if phase is not None:
         gpus = number_in(row, f"{phase}_gpus") or number_in(row, "num_gpus")
@@ -287,6 +283,27 @@ def _engines(row: Mapping[str, str], kind: Kind) -> tuple[Deployment, Sharding]:
     deployment = with_identical_engines(row, deployment)
     sharding, assumed = sharding_of(row, deployment.replicas)
     return replace(deployment, assumptions=(*deployment.assumptions, *assumed)), sharding
+
+
+_ALL_RANKS = Assumption("decode context parallelism over all tensor-parallel ranks", "dcp")
+
+
+def _with_context_ranks(
+    row: Mapping[str, str], deployment: Deployment, sharding: Sharding
+) -> tuple[Deployment, Sharding]:
+    """Return the layout with its decode context parallelism: over as many ranks as the row states, or over all where it names none."""
+    text, tensor = (row.get("dcp") or "").strip(), float(sharding.tensor)
+    if text in {"", "1"}:
+        return deployment, sharding
+    ranks = None if text == "DCP" else number_in(row, "dcp")
+    if deployment.pools or tensor % (ranks or tensor):
+        raise InputError(
+            f"dcp: {text} is replayed of one engine whose tp it divides; tp is {tensor:g}\n"
+            "  write tp and dcp of one engine, or give another run: dcp 1"
+        )
+    if ranks is None:
+        deployment = replace(deployment, assumptions=(*deployment.assumptions, _ALL_RANKS))
+    return deployment, replace(sharding, context=ranks or tensor)
 
 
 def _cached_fraction(row: Mapping[str, str]) -> tuple[float, tuple[Assumption, ...]]:

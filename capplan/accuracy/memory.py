@@ -109,12 +109,11 @@ def predict_memory_row(
         engine = with_most_graphs(engine, 0)
     plan = memory_plan(served, launch, engine)
     first = first_stage_plan(served, launch, engine)
-    context_ranks = _number(row, "dcp") or 1.0
     values = {
         "weights_gib": float(np.asarray(first.weight_bytes)) / GIB,
         "available_kv_gib": max(float(np.asarray(first.kv_bytes_available)), 0.0) / GIB,
-        "kv_cache_tokens": float(plan.kv_cache_tokens) * context_ranks,
-        "max_concurrency": float(plan.max_concurrency) * context_ranks,
+        "kv_cache_tokens": float(plan.kv_cache_tokens),
+        "max_concurrency": float(plan.max_concurrency),
     }
     code = int(plan.limit_codes)
     unstated = {CONTEXT_TOO_LONG: "max_model_len", TOO_MANY_SEQUENCES: "max_num_seqs"}.get(code)
@@ -190,6 +189,7 @@ def row_launch(row: Mapping[str, str], network: Network, device: Device, engine:
         block_tokens=block if block in SET_BLOCK_TOKENS else float(steps.block_tokens),
         fast_links=float(has_fast_links(device)),
         padded_inputs=padded_inputs_multiple(device),
+        context=_number(row, "dcp") or 1.0,
     )
 
 

@@ -40,6 +40,8 @@ class Launch:
     """1 where the embedding that llama.cpp keeps in the memory of the host is in this one: on a processor."""
     one_sided: Number = 0.0
     """1 where it does so over one NVLink domain, with a place in memory for every token of every rank."""
+    context: Number = 1.0
+    """Ranks of an attention group that share out the cached tokens of each sequence."""
 
     @property
     def stage_sharding(self) -> Sharding:
@@ -120,6 +122,7 @@ def engine_launch(
         block_tokens=profile.block_tokens,
         fast_links=fast_links,
         padded_inputs=padded_inputs,
+        context=sharding.context,
     )
 
 

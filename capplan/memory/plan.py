@@ -217,9 +217,9 @@ def _stage_plan(stage: Stage, network: Network, launch: Launch, profile: EngineP
         cuda_graph_bytes=graphs,
         usable_bytes=usable,
         kv_bytes_available=available,
-        kv_cache_tokens=tokens,
-        max_concurrency=sequences,
-        reserved_bytes_per_sequence=size,
+        kv_cache_tokens=tokens * launch.context,
+        max_concurrency=sequences * launch.context,
+        reserved_bytes_per_sequence=size / launch.context,
         headroom_bytes=left - warm,
         max_num_seqs=launch.max_num_seqs,
         state_blocks=np.inf

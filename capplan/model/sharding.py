@@ -26,6 +26,8 @@ class Sharding:
     pipeline: Number = 1.0
     expert: Number = 1.0
     data: Number = 1.0
+    context: Number = 1.0
+    """Ranks of an attention group that share out the cached tokens of each sequence (vLLM's decode context parallelism), no devices of their own."""
 
     @property
     def devices(self) -> Number:

@@ -53,6 +53,8 @@ class Chunk:
     decode: bool = False
     expansion_format: str = "bf16"
     """Format of the matrix that expands cached latents in prefill."""
+    context: Number = 1.0
+    """Ranks that share out the cached tokens of each sequence, and attend with the heads of all of them."""
 
 
 def _attended(
@@ -161,14 +163,15 @@ def _latent_decode(mixer: LatentAttention, chunk: Chunk) -> OperatorCost:
         np.minimum(chunk.past, _top_tokens(mixer)),
     )
     lora, rope = float(mixer.kv_lora_rank), float(mixer.rope_head_dim)
-    shape = (chunk.sequences, visible, query_heads, lora, rope)
+    shape = (chunk.sequences, visible / chunk.context, query_heads * chunk.context, lora, rope)
     heads = (float(mixer.nope_head_dim), float(mixer.value_head_dim))
     absorbed = (chunk.sequences * chunk.new, query_heads, lora, *heads)
     flop = latent_attention.mla_decode_flop(*shape, chunk.new)
     flop = flop + latent_attention.mla_absorption_flop(*absorbed)
     moved = latent_attention.mla_decode_bytes(*shape, chunk.kv_bytes, chunk.new)
     moved = moved + latent_attention.mla_absorption_bytes(*absorbed)
-    seconds = latent_attention.mla_decode_time_s(*shape, *heads, chunk.kv_bytes, rates, chunk.new)
+    seconds = latent_attention.mla_attention_decode_time_s(*shape, chunk.kv_bytes, rates, chunk.new)
+    seconds = seconds + latent_attention.mla_absorption_time_s(*absorbed, rates)
     return _attended(seconds + _indexing_s(mixer, chunk, 1.0), flop, moved, rates)
 
 
@@ -378,10 +381,19 @@ _COSTS: Mapping[type[Mixer], MixerCosts] = {
 
 def decode_cost(
     mixer: Mixer, sequences: Number, context_tokens: Number, tensor_parallel: Number, kv_bytes: Number,
-    rates: StepRates, query_tokens: Number = 1.0,
+    rates: StepRates, query_tokens: Number = 1.0, context: Number = 1.0,
 ) -> OperatorCost:  # fmt: skip
     """Return the cost of one mixer when every sequence adds `query_tokens` to a cache of `context_tokens`."""
-    chunk = Chunk(sequences, query_tokens, context_tokens, tensor_parallel, kv_bytes, rates, decode=True)
+    chunk = Chunk(
+        sequences,
+        query_tokens,
+        context_tokens,
+        tensor_parallel,
+        kv_bytes,
+        rates,
+        decode=True,
+        context=context,
+    )
     return _COSTS[type(mixer)].decode(mixer, chunk)
 
 

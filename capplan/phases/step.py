@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from capplan.model.mixers import LatentAttention
 from capplan.model.network import Layer, Network, layer_counts
 from capplan.model.sharding import Sharding, adapted_matrices, rank_elements
 from capplan.model.weight_format import FORMATS
@@ -13,6 +14,7 @@ from capplan.operators.collective import (
     all_gather_time_s,
     all_reduce_time_s,
     point_to_point_time_s,
+    reduce_scatter_time_s,
 )
 from capplan.operators.matmul import adapter_bytes, adapter_flop, adapter_time_s, adapters_in_step
 from capplan.phases.cost import OperatorCost, StepRates, summed
@@ -128,19 +130,87 @@ def stage_transfer_cost(message_bytes: Number, sharding: Sharding, rates: LinkRa
     return OperatorCost("stage_transfer", HANDED_ON * seconds, sent_bytes=HANDED_ON * hops * message_bytes)
 
 
+_LSE_BYTES = 4.0
+"""A logarithm of a sum of exponentials has this many bytes: ranks exchange them in single precision."""
+
+
+def _exchange_cost(
+    mixer: LatentAttention, tokens: Number, sharding: Sharding, rates: LinkRates
+) -> OperatorCost:
+    """Return the cost of attention over a cache whose tokens c ranks share out, on top of that of its kernels.
+
+        h = H c / t
+        T = G(c, 2 s h (r + q)) + G(c, 4 s h c) + S(c, 2 s h r)
+
+    Each rank attends with the h queries of c of t ranks to its own keys: queries and logarithms are gathered, outputs scattered.
+
+    Parameters
+    ----------
+    mixer : H query heads
+    tokens : [-]
+        s
+
+    References
+    ----------
+    vLLM, `cp_lse_ag_out_rs`, vllm/v1/attention/ops/common.py.
+    """
+    ranks = sharding.context
+    heads = mixer.query_heads * ranks / sharding.tensor
+    queries = ACTIVATION_BYTES * tokens * heads * (mixer.kv_lora_rank + mixer.rope_head_dim)
+    sums = _LSE_BYTES * tokens * heads * ranks
+    outputs = ACTIVATION_BYTES * tokens * heads * mixer.kv_lora_rank
+    gathered_s = all_gather_time_s(ranks, queries, rates) + all_gather_time_s(ranks, sums, rates)
+    seconds = gathered_s + reduce_scatter_time_s(ranks, outputs, rates)
+    return OperatorCost("context_exchange", seconds, sent_bytes=queries + sums + outputs)
+
+
+def _gather_cost(
+    mixer: LatentAttention, past_tokens: Number, sharding: Sharding, kv_bytes: Number, rates: LinkRates
+) -> OperatorCost:
+    """Return the cost of bringing together the cached latents of prompts, which ranks share out, before they are expanded.
+
+    References
+    ----------
+    vLLM, `_context_parallel_compute_prefill_context`, vllm/model_executor/layers/attention/mla_attention.py.
+    """
+    message = past_tokens * (mixer.kv_lora_rank + mixer.rope_head_dim) * kv_bytes
+    seconds = all_gather_time_s(sharding.context, message, rates)
+    return OperatorCost("context_exchange", seconds, sent_bytes=message)
+
+
+def _shared_contexts(network: Network, sharding: Sharding) -> list[tuple[LatentAttention, int]]:
+    """Return the mixers whose cached tokens ranks share out, with their counts; none where each rank holds all tokens."""
+    if not np.any(np.asarray(sharding.context) > 1.0):
+        return []
+    mixers = ((mixer, count) for layer, count in layer_counts(network) for mixer in layer.mixers)
+    return [(mixer, count) for mixer, count in mixers if isinstance(mixer, LatentAttention)]
+
+
 def decode_attention_costs(
     network: Network, sequences: Number, context_tokens: Number, sharding: Sharding, kv_bytes: Number,
     rates: StepRates, query_tokens: Number = 1.0,
 ) -> list[OperatorCost]:  # fmt: skip
     """Return the costs of all mixers over the caches of decoding sequences."""
     local_sequences = sequences / sharding.data
-    return summed(
+    attended = [
         decode_cost(
-            mixer, local_sequences, context_tokens, sharding.tensor, kv_bytes, rates, query_tokens
+            mixer,
+            local_sequences,
+            context_tokens,
+            sharding.tensor,
+            kv_bytes,
+            rates,
+            query_tokens,
+            sharding.context,
         ).times(count)
         for layer, count in layer_counts(network)
         for mixer in layer.mixers
+    ]
+    exchanged = (
+        _exchange_cost(mixer, local_sequences * query_tokens, sharding, rates.link).times(count)
+        for mixer, count in _shared_contexts(network, sharding)
     )
+    return summed([*attended, *exchanged])
 
 
 def _expansion_format(layer: Layer) -> str:
@@ -166,6 +236,11 @@ def prefill_attention_costs(
         for layer, count in layer_counts(network)
         for mixer in layer.mixers
     )  # fmt: skip
+    gathered = (
+        _gather_cost(mixer, prompts * past_tokens, sharding, kv_bytes, rates.link).times(count)
+        for mixer, count in _shared_contexts(network, sharding)
+    )
+    costs += summed(gathered)
     if read := encoder_costs(network, sharding.tensor, rates):
         begun = prompts * np.where(np.asarray(past_tokens) > 0, 0.0, 1.0)
         costs += [cost.named(f"encoder_{cost.operator}").times(begun) for cost in summed(read)]

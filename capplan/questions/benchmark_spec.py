@@ -18,6 +18,7 @@ from capplan.fleet.engine_options import TierSize, offload_tier
 from capplan.fleet.pools.link import LinkTerms, link_between
 from capplan.hardware.device import Device, engine_memory_bytes
 from capplan.memory.kv_sizes import AUTO, cache_dtype
+from capplan.model.mixers import LatentAttention
 from capplan.model.network import Network
 from capplan.model.sharding import Sharding
 from capplan.model.weight_format import KV_FORMATS, in_weight_format, kv_bytes_per_element, stored_dtypes
@@ -247,6 +248,7 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     network = network_as_served(network, engine)
     longest = network.max_context_tokens or tokens
     sharding = benchmark.sharding
+    _refuse_context_ranks(network, sharding)
     if recipe.data_parallel and float(sharding.data) == 1.0:
         sharding = Sharding(1.0, sharding.pipeline, sharding.tensor, sharding.tensor)
         benchmark = replace(benchmark, sharding=sharding)
@@ -269,6 +271,20 @@ def benchmark_spec(benchmark: Benchmark, calibration: Path | None = None) -> Rep
     batch = ceil((benchmark.batch_per_gpu or 0.0) * spec.ranks)
     # A decode batch that is larger than the engine's default was started with its own limit.
     return replace(spec, max_num_seqs=batch) if batch > engine_scheduling(spec).max_num_seqs else spec
+
+
+def _refuse_context_ranks(network: Network, sharding: Sharding) -> None:
+    """Raise the error for ranks that would share out other caches than those of latent attention over all tokens."""
+    mixers = [mixer for layer in network.layers for mixer in layer.mixers]
+    plain = (
+        isinstance(mixer, LatentAttention) and not mixer.index_heads and mixer.window_tokens is None
+        for mixer in mixers
+    )
+    if float(sharding.context) > 1.0 and not all(plain):
+        raise InputError(
+            f"dcp: of {network.name} it is not replayed; it is of latent attention over all tokens, as in DeepSeek-R1\n"
+            "  give another run: dcp 1"
+        )
 
 
 def benchmark_servers(benchmark: Benchmark, calibration: Path | None = None) -> Servers:

@@ -377,7 +377,7 @@ def plans_of(specs: Sequence[ReplicaSpec], *, lowered: bool = True) -> Plans:
     def column(name: str) -> Array:
         return np.array([float(getattr(spec.sharding, name)) for spec in specs])
 
-    sharding = Sharding(column("tensor"), column("pipeline"), column("expert"), column("data"))
+    sharding = Sharding(*map(column, ("tensor", "pipeline", "expert", "data", "context")))
     memory_bytes = np.array([engine_memory_bytes(spec.device) for spec in specs])
     kernels = [exchange_of(spec)[1] for spec in specs]
     sent = np.array([bool(kernel) for kernel in kernels])
@@ -480,8 +480,8 @@ def plans_cache_tokens(plans: Plans, memory: MemoryPlan, context_tokens: float) 
     reserved = sequence_cache_bytes(plans, context_tokens)
     if plans.specs[0].network.bidirectional:
         return np.asarray(memory.kv_cache_tokens * plans.launch.data)
-    tokens = token_capacity(memory.kv_bytes_available, reserved, context_tokens) * plans.launch.data
-    return np.asarray(tokens)
+    tokens = token_capacity(memory.kv_bytes_available, reserved, context_tokens)
+    return np.asarray(tokens * plans.launch.data * plans.launch.context)
 
 
 def _kernels_of(spec: ReplicaSpec) -> tuple[str, bool, tuple[str, str]]:

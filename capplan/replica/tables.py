@@ -252,7 +252,8 @@ def device_tables(
     parts : layers that are elsewhere, on other cards or in the memory of the host, each with its rates
     """
     plans, kv_bytes = np.asarray(launch.tensor).size, _column(launch.kv_bytes_per_element)
-    sharding = Sharding(*map(_column, (launch.tensor, launch.pipeline, launch.expert, launch.data)))
+    split = (launch.tensor, launch.pipeline, launch.expert, launch.data, launch.context)
+    sharding = Sharding(*map(_column, split))
     sequences = knots.sequences[None, :, None]
     micro = np.maximum(sequences / sharding.pipeline, 1.0)
     in_flight = np.minimum(sequences, sharding.pipeline)

@@ -795,3 +795,28 @@ def test_an_indexer_reads_keys_of_its_width_once_for_all_its_heads():
         wide = replace(mixer, index_heads=160, index_head_dim=4)
         swapped = float(prefill_cost(wide, 3.0, 50.0, 800.0, 2.0, 2.0, rates).seconds)
         assert took[0] - took[1] > 5.0 * (swapped - took[1]) > 0.0
+
+
+def test_context_ranks_share_out_the_keys_and_exchange_queries_sums_and_outputs():
+    network = in_weight_format(read_model("deepseek-ai/DeepSeek-R1"), "bf16")
+    rates, sequences, keys = ideal_rates(), 4.0, 8192.0
+    alone, shared = (
+        {
+            cost.operator: cost
+            for cost in decode_attention_costs(
+                network, sequences, keys, Sharding(8.0, context=context), 2.0, rates
+            )
+        }
+        for context in (1.0, 8.0)
+    )
+    layers, heads, latent, rope = len(network.layers), 128, 512, 64
+    assert "context_exchange" not in alone
+    sent = sequences * heads * (2 * (latent + rope) + 4 * 8 + 2 * latent)
+    assert shared["context_exchange"].sent_bytes == near(layers * sent)
+    cached = layers * sequences * keys * (latent + rope) * 2.0
+    queries = layers * sequences * 2.0 * (2 * latent + rope) * heads
+    moved = shared["attention"].moved_bytes - alone["attention"].moved_bytes
+    assert moved == near(queries * 7 / 8 - cached * 7 / 8, rel=0.02)
+    read = prefill_attention_costs(network, 1.0, 512.0, keys, Sharding(8.0, context=8.0), 2.0, rates)
+    gathered = next(cost for cost in read if cost.operator == "context_exchange")
+    assert gathered.sent_bytes == near(layers * keys * (latent + rope) * 2.0)
