@@ -128,7 +128,7 @@ def test_every_class_that_parts_from_its_claim_is_named_with_its_count_of_models
 LEAST_HELD = {
     "dense": {0.5: 0.52, 0.8: 0.8, 0.95: 0.91},
     "moe": {0.5: 0.49, 0.8: 0.78, 0.95: 0.9},
-    "mla": {0.5: 0.43, 0.8: 0.74, 0.95: 0.88},
+    "mla": {0.5: 0.43, 0.8: 0.72, 0.95: 0.88},
 }
 """About two points below what was held of left-out models, and no less than a claim that is held; mixtures include the published ones."""
 
