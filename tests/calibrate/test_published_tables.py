@@ -63,9 +63,12 @@ def published(gpu, measured_ms, predicted_ms=10.0, model="a"):
 
 
 def test_a_published_run_stands_for_mixtures_only_and_for_a_timed_device():
-    near, far = (published_residuals([published(gpu, 20.0)])[0] for gpu in ("h100-sxm", "mi300x"))
+    near, far, foreign = (
+        published_residuals([published(gpu, 20.0)])[0] for gpu in ("h100-sxm", "mi300x", "tpu-v5p")
+    )
     assert near.log_ratio == pytest.approx(np.log(2.0))
-    assert far.log_ratio == pytest.approx(np.log(2.0) / unmeasured_width(2))
+    assert far.log_ratio == pytest.approx(np.log(2.0) / unmeasured_width(1))
+    assert foreign.log_ratio == pytest.approx(np.log(2.0) / unmeasured_width(2))
     assert all(of_dense(key) is False for key in near.keys)
 
 
