@@ -350,7 +350,8 @@ def with_range(question: Question, plan: Plan, terms: Terms, cache: SearchCache)
     if plan.usd_per_month is None or isinstance(sizing, Reason):
         return plan
     low, high = (usd_per_month_of(plan, sizing.at_speed(part)) for part in RANGE)
-    return replace(plan, usd_per_month_low=low, usd_per_month_high=high)
+    own = plan.usd_per_month
+    return replace(plan, usd_per_month_low=min(low, own), usd_per_month_high=max(high, own))
 
 
 def with_pools(answer: FleetAnswer, apart: Sequence[Plan], surest_within: float) -> FleetAnswer:

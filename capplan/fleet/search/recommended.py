@@ -221,9 +221,10 @@ class Confirmed:
         """The plan, with latencies simulated at the peak."""
         plan = plan_of(self.sized, self.terms)
         costs = cost_range(self.sized, self.terms) if self.ranged else None
-        return (
-            plan if costs is None else replace(plan, usd_per_month_low=costs[0], usd_per_month_high=costs[1])
-        )
+        own = plan.usd_per_month
+        if costs is None or own is None:
+            return plan
+        return replace(plan, usd_per_month_low=min(costs[0], own), usd_per_month_high=max(costs[1], own))
 
 
 def confirmed(fleet: Sized, terms: Terms, *, ranged: bool = False) -> Confirmed | None:
