@@ -132,16 +132,16 @@ METHOD = """- Each row of a serving benchmark is replayed: its requests, lengths
 - Host numbers are fitted by robust least squares on all rows at once, each kind of value (load and column) by its usual error, with the median of all
   eras whose hosts run the same kind of code as a prior; no model of an era weighs more than a hundred rows (`calibrate/host_fit.py`). In sample: numbers fitted on all rows. Left out: one
   step from the numbers of all.
-- Kernel numbers come only from kernel timings, with three exceptions that served rows set: how the cards of a server share PCIe (L40S), the router skew of a step (closed loops of three mixtures of experts),
+- Kernel numbers come only from kernel timings, with four exceptions from served rows: AMD's fractions of the peaks, how cards share PCIe (L40S), the router skew of a step (closed loops of three mixtures),
   and how often decode attention of vLLM to 0.6 and of compiled TensorRT-LLM engines reads what query heads share.
 - Intervals are conformal over models and sources as units (`calibrate/interval_fit.py`): rows of one model under one source err together, so a unit weighs as
   much as its rows, at most eight. By statistic, load, class of model, generation of the engine and whether the device was calibrated, an interval lies between
   quantiles of measured over predicted, among predictions without the row's model, without its source, and with the engine numbers of the generation before. Its ends are stretched until 50, 80 and 95 % of what was
-  left out lie inside; dense networks and mixtures apart; published runs are mixtures. An interval of fewer than five models, or of one source, spans the
-  next wider regime as well; where kernels were not timed, its logarithm is 1.6 times as wide on another generation, 2.03 times on another vendor.
+  left out lie inside; dense networks and mixtures apart; published runs are mixtures. Fewer than five models, or one source, give way to the
+  next wider regime of their class; where kernels were not timed, its logarithm is 1.6 times as wide on another generation, 2.03 times on a vendor without runs.
 - Open loops whose client runs the engine in its own process (`in_client`) have intervals of their own, and no plan takes its certainty from them.
-- Formulas, recipes and the versions at which an era ends were chosen while looking at the scored rows: no score here is quite blind, the left-out
-  ones included. AccelMark's `req_s` repeats the offered rate and says nothing.
+- Formulas, recipes and where eras end were chosen while looking at the scored rows: no score is quite blind, left-out
+  ones included. AccelMark's `req_s` repeats the offered rate.
 """
 
 FITTED_NUMBERS = """None belongs to a model, to a source or to a row, and no measured result is looked up. Constants that were chosen rather than fitted are in

@@ -512,9 +512,10 @@ were measured (docs/evidence/kernels-and-memory.md); with 1.6, which was assumed
 
 
 UNMEASURED = 1.6
-"""Factor on the width of a slowness, and of an interval on a device, for each thing that was not measured (an assumption): a class of networks or slices of a device without an open loop, a generation
-of devices without timed kernels, a vendor without any. Closed loops are off by 10 % with latent attention, the only such class, and on devices that borrow
-the kernels of a distant one; by 6 to 7 % with dense networks, and on devices that borrow those of their own generation, most of the open loops."""
+"""Factor on the width of a slowness, and of an interval on a device, for each thing that was not measured (an assumption): a class of networks or
+slices of a device without an open loop, a generation of devices without timed kernels, a vendor without timed kernels or fitted runs. Closed loops are off
+by 10 % with latent attention, the only such class, and on devices that borrow the kernels of a distant one; by 6 to 7 % with dense networks, and on
+devices that borrow those of their own generation, most of the open loops."""
 
 
 def unmeasured_width(grounds: int) -> float:

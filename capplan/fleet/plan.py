@@ -414,6 +414,18 @@ RANGE = (0.1, 0.9)
 """Quantiles of replica slowness for the range of the cost of a fleet and of its latencies: 80 % of the cases."""
 
 
+def with_cost_range(plan: Plan, low_usd_per_month: float, high_usd_per_month: float) -> Plan:
+    """Return a plan with what its layout costs if its replicas are as fast or as slow as RANGE; as it is without a price.
+
+    The range holds the plan's own cost: a simulation of the whole fleet may have asked for more replicas than their speed does.
+    """
+    own = plan.usd_per_month
+    if own is None:
+        return plan
+    low, high = min(low_usd_per_month, own), max(high_usd_per_month, own)
+    return replace(plan, usd_per_month_low=low, usd_per_month_high=high)
+
+
 def whole_gpus(plan: Plan) -> float:
     """Return the GPUs of a plan, slices as their part of one."""
     cuts = [(group.gpus, group.layout.device.partition) for group in plan.groups]

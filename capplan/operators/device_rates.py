@@ -139,7 +139,7 @@ RELATIVE_FRACTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class DeviceRatio:
-    """The card over the record of its kind, in three numbers."""
+    """How fast a device is, over the one whose fits it takes, in three numbers."""
 
     compute: float = 1.0
     """Arithmetic rate."""

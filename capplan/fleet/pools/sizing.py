@@ -9,7 +9,7 @@ from capplan.accuracy.slowness import by_latency, equal_share
 from capplan.errors import Reason
 from capplan.fleet.answer import Certainty, Choices, FleetAnswer
 from capplan.fleet.load.demand import Demand, demand_of_classes, without_users
-from capplan.fleet.plan import RANGE, Plan, cost_of, costs_less, orderable_first, whole_gpus
+from capplan.fleet.plan import RANGE, Plan, cost_of, costs_less, orderable_first, whole_gpus, with_cost_range
 from capplan.fleet.pools.joint import (
     ANY_COST,
     Condition,
@@ -350,8 +350,7 @@ def with_range(question: Question, plan: Plan, terms: Terms, cache: SearchCache)
     if plan.usd_per_month is None or isinstance(sizing, Reason):
         return plan
     low, high = (usd_per_month_of(plan, sizing.at_speed(part)) for part in RANGE)
-    own = plan.usd_per_month
-    return replace(plan, usd_per_month_low=min(low, own), usd_per_month_high=max(high, own))
+    return with_cost_range(plan, low, high)
 
 
 def with_pools(answer: FleetAnswer, apart: Sequence[Plan], surest_within: float) -> FleetAnswer:

@@ -12,7 +12,7 @@ from capplan.accuracy.bounded import Interval, bounded_latencies, operation_inte
 from capplan.fleet.answer import CLEARLY_SURER, SMALL_EXTRA, Bought
 from capplan.fleet.group import Group, Role
 from capplan.fleet.load.demand import Demand
-from capplan.fleet.plan import RANGE, Plan
+from capplan.fleet.plan import RANGE, Plan, with_cost_range
 from capplan.fleet.search.cheapest import LayoutName, Search, Sized, Terms
 from capplan.fleet.search.layouts import CONFIDENCES, rate_slack
 from capplan.fleet.search.trial import Trial, limits_by_latency
@@ -221,10 +221,7 @@ class Confirmed:
         """The plan, with latencies simulated at the peak."""
         plan = plan_of(self.sized, self.terms)
         costs = cost_range(self.sized, self.terms) if self.ranged else None
-        own = plan.usd_per_month
-        if costs is None or own is None:
-            return plan
-        return replace(plan, usd_per_month_low=min(costs[0], own), usd_per_month_high=max(costs[1], own))
+        return plan if costs is None else with_cost_range(plan, *costs)
 
 
 def confirmed(fleet: Sized, terms: Terms, *, ranged: bool = False) -> Confirmed | None:
