@@ -683,10 +683,8 @@ def decode_attention_time_s(
     ----------
     sequences, context_tokens, query_tokens : [-]
         s, running; c, of each (their mean); g, of each: gamma + 1 in speculative verification.
-    query_heads, kv_heads : [-]
-        h and k, on this rank.
-    head_dim, value_head_dim : [-]
-        d, of queries and keys, and d_v, of values.
+    query_heads, kv_heads, head_dim, value_head_dim : [-]
+        h and k, on this rank; d, of queries and keys, and d_v, of values.
     window_tokens, kv_bytes_per_element : [-], [B]
         w, infinity without a window; b, of the cache.
     rates : what the device reaches; c_0 is `decode_pad_tokens`, x `decode_query_passes`, y `decode_group_exponent`
@@ -713,10 +711,10 @@ def decode_attention_time_s(
     tail_fraction = rates.decode_tail_fraction * rates.decode_fraction
     kernel = (rates.multiprocessors, rates.decode_pad_tokens, tail_fraction, rates.decode_split_tokens)
     token_bytes = reads * width * kv_bytes_per_element
-    split_bytes = decode_scheduled_bytes(sequences * kv_heads, visible, token_bytes, *kernel)
-    held = (rates.multiprocessors, np.minimum(rates.captured_tokens, window_tokens))
+    of_units = (sequences * kv_heads, visible, token_bytes)
+    captured = (rates.multiprocessors, np.minimum(rates.captured_tokens, window_tokens))
     split_bytes = np.maximum(
-        split_bytes, captured_split_bytes(sequences * kv_heads, visible, token_bytes, *held)
+        decode_scheduled_bytes(*of_units, *kernel), captured_split_bytes(*of_units, *captured)
     )
     query_bytes = 4.0 * sequences * query_tokens * query_heads * width
     moved_bytes = split_bytes + np.maximum(rates.decode_query_passes, FEWEST_QUERY_PASSES) * query_bytes

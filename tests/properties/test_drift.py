@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     small, folder = ROOT / "tests/golden/small.yaml", tmp_path_factory.mktemp("drift")
-    return read_plan_file(fleet_plan(small, "--set", "slo.tpot_p95=6 ms", at=folder / "plan.json"))
+    return read_plan_file(fleet_plan(small, "--set", "slo.tpot_p95=5.6 ms", at=folder / "plan.json"))
 
 
 def watch_of(file, seen):
