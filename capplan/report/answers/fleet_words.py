@@ -96,8 +96,8 @@ def published_texts(plan: Plan, asked: AskedFleet) -> Iterator[str]:
     for claim in map(asked.question.slowness_table.published.get, sorted(classes)):
         if claim is not None:
             yield (
-                f"published runs: {claim.held:.0%} of {claim.values} latencies of {claim.models} such mixtures kept what is claimed "
-                f"with {CLAIMED:.0%}; measure one replica first: capplan verify-plan"
+                f"published runs: {claim.held:.0%} of {claim.values} met an {CLAIMED:.0%} claim; "
+                "measure first: capplan verify-plan"
             )
 
 
